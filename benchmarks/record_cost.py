@@ -70,7 +70,7 @@ def measured(rows: list[tuple[Any, tuple[Any, ...], dict[str, Any]]]) -> float:
     for func, _, _ in rows:
         info = OPS.get(identity(func)) or first_seen(func)
         stub = (lambda *a, **k: a[0]) if func in (torch.ops.aten.add_.Tensor, torch.ops.aten.copy_.default) else None
-        info.call = info.binding = info.named_binding = stub or (lambda *a, **k: made.pop())
+        info.call = info.binding = stub or (lambda *a, **k: made.pop())
     dispatch = recorder.__torch_dispatch__
     held = []
     gc.disable()

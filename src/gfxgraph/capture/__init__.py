@@ -8,7 +8,7 @@ Stays out: command line, engines, functions that are captured per signature.
                   torch's CUDAGraph by version: messages, arguments, its ``with`` block, its launch
     state.py, session.py
                   the states of a graph object and of its capture; one capture: segments, and how it begins and ends
-    undo.py       how what a capture changes is undone: one stack, one baseline, one repair
+    undo.py       how what a capture changes is undone: one stack, one baseline, one repair; torch's stacks of modes
     capture_lock.py
                   captures of several threads
     failures.py   a capture that fails to begin or to end, or is invalidated; cleaning up torch after it

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic, sleep
+from types import FrameType
 from typing import Any
 
 from gfxgraph.core.locks import new_lock
@@ -37,8 +38,7 @@ WAIT_FOR_CAPTURE_S = 120.0
 _LOOK_EVERY_S = 0.02
 _LOOKS_UNTIL_BLOCKED = 20  # 0.4 s: on a busy machine a starved thread looks blocked, too
 _WAITING_FILES = (
-    "capture/capture_lock.py", "threading.py", "queue.py", "selectors.py", "concurrent/futures/_base.py",
-    "multiprocessing/",
+    "capture/capture_lock.py", "threading.py", "queue.py", "selectors.py", "concurrent/futures/", "multiprocessing/",
 )  # fmt: skip
 # Errors of torch's CUDAGeneratorState while the generator is in capture mode; the second since torch 2.11.
 _REFUSED_BY_GENERATOR = ("Cannot prepare for replay during capturing stage", "Offset increment outside graph capture")
@@ -61,8 +61,8 @@ class Turn:
     """
 
     thread: int = field(default_factory=threading.get_ident)
-    draws: bool = True
-    """Whether the default generator is in capture mode during it, so that other threads cannot draw."""
+    is_draw: bool = False
+    """A draw of random numbers, which conflicts with everything but other draws."""
 
 
 holders: dict[int, Turn] = {}
@@ -123,16 +123,11 @@ def forget_all() -> None:
 
 
 @contextmanager
-def held(only_drawing: bool = False) -> Iterator[bool]:
-    """Hold a turn for one call; yields False if another thread's turn could not be waited for.
-
-    Args:
-        only_drawing: for a draw, which conflicts only with captures that use the default generator; none begins
-        meanwhile.
-    """
-    turn = Turn(draws=not only_drawing)
+def held(is_draw: bool = False) -> Iterator[bool]:
+    """Hold a turn for one call; yields False if another thread's turn could not be waited for."""
+    turn = Turn(is_draw=is_draw)
     try:
-        yield _wait(turn, only_drawing)
+        yield _wait(turn)
     finally:
         give(turn)
 
@@ -172,7 +167,7 @@ def launched_again(error: RuntimeError, launch: Callable[[], object]) -> bool:
     """
     if not any(text in str(error) for text in _REFUSED_BY_GENERATOR):
         return False
-    with held(only_drawing=True):
+    with held(is_draw=True):
         launch()
     return True
 
@@ -181,20 +176,20 @@ def _all() -> list[Turn]:
     return [turn for each in list(_turns) if (turn := each()) is not None]
 
 
-def _others(only_drawing: bool) -> list[int]:
+def _others(turn: Turn) -> list[int]:
     """The ids of other threads that have a turn. Not the turns: a waiting thread would keep them alive."""
     me = threading.get_ident()
     alive = set(sys._current_frames()) if _turns else ()  # ids only: frames, this one included, would make a cycle
-    return [t.thread for t in _all() if t.thread != me and t.thread in alive and (t.draws or not only_drawing)]
+    return [t.thread for t in _all() if t.thread != me and t.thread in alive and not (t.is_draw and turn.is_draw)]
 
 
-def _wait(turn: Turn, only_drawing: bool = False) -> bool:
+def _wait(turn: Turn) -> bool:
     """Wait for other threads' turns, and begin ``turn``; False if waiting is pointless."""
     deadline = monotonic() + WAIT_FOR_CAPTURE_S
     seen: dict[int, tuple[object, int]] = {}
     while True:
         with lock:
-            others = _others(only_drawing)
+            others = _others(turn)
             looks = [seen[thread][1] if thread in seen else 0 for thread in others]
             if monotonic() > deadline or all(n > _LOOKS_UNTIL_BLOCKED for n in looks):  # true where there are none
                 _turns.append(weakref.ref(turn))
@@ -209,8 +204,18 @@ def _look(thread: int, before: tuple[object, int] | None) -> tuple[object, int]:
     if frame is None:
         return None, 0
     at = (id(frame), frame.f_lasti)
-    is_waiting = any(part in frame.f_code.co_filename.replace("\\", "/") for part in _WAITING_FILES)
-    return at, (before[1] + 1 if is_waiting and before is not None and before[0] == at else 0)
+    return at, (before[1] + 1 if _waits(frame) and before is not None and before[0] == at else 0)
+
+
+def _waits(frame: FrameType) -> bool:
+    code = frame.f_code  # ``run`` may have called a function of torch's itself
+    return code.co_name != "run" and any(part in code.co_filename.replace("\\", "/") for part in _WAITING_FILES)
+
+
+def others_work() -> bool:
+    """Whether any other thread does anything but wait for a lock, a queue or another thread."""
+    me = threading.get_ident()
+    return not all(thread == me or _waits(frame) for thread, frame in sys._current_frames().items())
 
 
 def unnoticed() -> AbstractContextManager[Any]:

@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gfxgraph.capture import capture_lock, leaving, rooms
-from gfxgraph.capture.record.modes import leave_modes
 from gfxgraph.capture.record.random_generators import registering
-from gfxgraph.capture.record.user_lines import SourcePlace, place, shown
+from gfxgraph.capture.record.user_lines import place, shown
 from gfxgraph.capture.replay import runtime_workarounds, validation
 from gfxgraph.capture.replay.program import Program
 from gfxgraph.capture.session import Session
@@ -49,7 +48,7 @@ from gfxgraph.capture.torchs_graph import (
     one_replay,
     without_liveness_check,
 )
-from gfxgraph.capture.undo import Undo, unbroken
+from gfxgraph.capture.undo import Undo, leave_modes, unbroken
 from gfxgraph.errors import CaptureError, ReplayError, member
 from gfxgraph.process import process
 from gfxgraph.types import GuardTier, OnUnsafe
@@ -159,6 +158,7 @@ class BridgedGraph(_TorchsGraph):
         session, error = self._session, None
         if session is not None:
             session.abort(None)
+            session.give_threads_back()
             self._session = None
             self._lifecycle.to(CaptureState.EMPTY)
             error, session.error = session.error, None
@@ -208,7 +208,6 @@ class BridgedGraph(_TorchsGraph):
     def _ended(self, session: Session, program: Program) -> None:
         """Store the program of a capture that ended well."""
         self._program = program
-        program.begun_at = SourcePlace(session.begun_at)
         self._state.graph_memory[id(program)] = program.addresses
         self._session = None
         self._state.counters.add("capture")

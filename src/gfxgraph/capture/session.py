@@ -30,13 +30,12 @@ from gfxgraph.capture.record import dynamic_shapes, splits
 from gfxgraph.capture.record.dynamic_shapes import MovingTensors
 from gfxgraph.capture.record.host_memory import HostReads
 from gfxgraph.capture.record.host_values import HostValues
-from gfxgraph.capture.record.modes import leave_modes
 from gfxgraph.capture.record.random_generators import Generators, begin, end
 from gfxgraph.capture.record.recorder import Recorder
 from gfxgraph.capture.record.streams import Streams, wait_for
 from gfxgraph.capture.record.user_lines import place, shown
 from gfxgraph.capture.replay import runtime_workarounds
-from gfxgraph.capture.replay.graph_tensors import Layout, is_within, pool_id, pool_ranges, storage_address
+from gfxgraph.capture.replay.graph_tensors import Layout, flat, is_within, pool_id, pool_ranges, storage_address
 from gfxgraph.capture.replay.program import (
     HostStep,
     Program,
@@ -47,7 +46,7 @@ from gfxgraph.capture.replay.program import (
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.state import CAPTURING, CaptureState
 from gfxgraph.capture.torchs_graph import bare_launch
-from gfxgraph.capture.undo import Undo, hush, repair, set_sync_debug_mode
+from gfxgraph.capture.undo import Undo, hush, leave_modes, repair, set_sync_debug_mode
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus, OnUnsafe
@@ -120,6 +119,7 @@ class Session:
         self.recorder.paused = True
         self.undo = Undo()
         self._debug_mode: int | None = None
+        self._had_threads = torch.autograd.is_multithreading_enabled()
         self.block: Any = None
         """A weak reference to the ``with torch.cuda.graph`` block that this is the capture of."""
 
@@ -161,12 +161,19 @@ class Session:
         """Start recording this thread."""
         undo = self.undo
         # Autograd's own threads have no modes.
-        undo.note(partial(torch._C._set_multithreading_enabled, torch.autograd.is_multithreading_enabled()))
+        undo.note(partial(torch._C._set_multithreading_enabled, self._had_threads))
         torch._C._set_multithreading_enabled(False)
         entered: list[bool] = []
         undo.note(partial(_stop_recording, self.recorder, entered))
         _push_mode(self.recorder)
         entered.append(True)
+
+    def give_threads_back(self) -> None:
+        """Once more, after a capture that failed inside a backward pass: torch's end of that brings back the setting
+        from its beginning.
+        """
+        if self._had_threads and not process.sessions():
+            torch._C._set_multithreading_enabled(True)
 
     def end(self) -> Program:
         """End the last segment, undo what splits executed, and return the program."""
@@ -355,6 +362,13 @@ class Session:
         # it would end that capture.
         self.segment_graph = None
 
+    def is_held_by_host(self, tensor: Tensor) -> bool:
+        """Whether a step on the host has the tensor itself."""
+        reads = [step.read for step in self.program.steps if isinstance(step, ReadStep)]
+        parts = [(step.args, step.kwargs, step.out) for step in self.program.steps if isinstance(step, HostStep)]
+        parts += [(read.args, read.keywords, ()) for read in reads if isinstance(read, partial)]
+        return any(each is tensor for part in parts for each in flat(*part))
+
     def add(self, step: Step) -> None:
         """Append a step to the program."""
         self.program.steps.append(step)
@@ -404,12 +418,6 @@ class Session:
         return replaced.own_class(self.state.base)(keep_graph=True)
 
     # -- what an operation did -------------------------------------------------------------------------
-
-    def keep_layout(self, tensor: Tensor, as_it_was: Tensor) -> None:
-        """The tensor is about to get another shape in place: the steps so far use another tensor of its memory."""
-        for step in self.program.steps:
-            if isinstance(step, (HostStep, ReadStep)):
-                step.exchange(tensor, as_it_was)
 
     def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None:
         """Note which generator the last operation draws from, with a handle on its current state."""

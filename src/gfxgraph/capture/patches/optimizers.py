@@ -54,23 +54,23 @@ class OptimizersBefore:
 
     def __init__(self) -> None:
         self._numbers = {each: _numbers_of(each) for each in _known}
-        self._stepped: dict[Optimizer, tuple[dict[object, Tensor], Any]] = {}
+        self._stepped: dict[Optimizer, tuple[dict[tuple[object, str], Tensor], Any]] = {}
         self.made: set[Optimizer] = set()
         """Optimizers that the captured code makes."""
 
     def note_step(self, optimizer: Optimizer) -> None:
         if optimizer not in self.made:
-            self._stepped[optimizer] = _tensors_of(optimizer), place()
+            self._stepped[optimizer] = _state_of(optimizer, Tensor), place()
 
     def refuse_changes(self, session: Any) -> None:
         """At the capture's end: refuse what each call would change further and no replay does."""
         for optimizer, (held, where) in self._stepped.items():
-            name, now = type(optimizer).__name__, _tensors_of(optimizer)
+            name, now = type(optimizer).__name__, _state_of(optimizer, Tensor)
             change = _difference(optimizer, self._numbers.get(optimizer))
             what = change[0] if change is not None else ""
             if not all(now.get(key) is item for key, item in held.items()):
                 what = f"the state of {name}, after a step"
-            elif session.has_executed and any(type(each.get("step")) is int for each in _states_of(optimizer)):
+            elif session.has_executed and any(key == "step" for _, key in _state_of(optimizer, int)):
                 what = f"the count of steps that {name} keeps in Python"
             if what:
                 session.refuse(f"{name}.step", f"the captured code changes {what}; no replay would change it", where)
@@ -80,13 +80,10 @@ class OptimizersBefore:
         return [Settings(optimizer, where) for optimizer, (_, where) in self._stepped.items()]
 
 
-def _states_of(optimizer: Optimizer) -> list[dict[str, Any]]:
-    return [state for state in optimizer.state.values() if isinstance(state, dict)]
-
-
-def _tensors_of(optimizer: Optimizer) -> dict[object, Tensor]:
+def _state_of(optimizer: Optimizer, kind: type) -> dict[tuple[object, str], Any]:
+    """What it keeps of this type, by parameter and name."""
     states = [(each, state) for each, state in optimizer.state.items() if isinstance(state, dict)]
-    return {(each, key): item for each, state in states for key, item in state.items() if isinstance(item, Tensor)}
+    return {(each, key): item for each, state in states for key, item in state.items() if isinstance(item, kind)}
 
 
 def _numbers_of(optimizer: Optimizer) -> list[dict[str, object]]:

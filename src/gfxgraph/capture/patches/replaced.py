@@ -21,6 +21,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._device import _device_constructors
 
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.capture_lock import holders, keep_until_captures_end
@@ -91,6 +92,7 @@ def install() -> None:
     _collects = gc.isenabled()
     for clear in (_installed.clear, _originals.clear, _collect_again):
         NAMES.note(clear)
+    _device_constructors()  # torch makes this table once: not while it would hold ours
     # A graph freed by the collector inside a capture invalidates that capture (torch since 2.9).
     gc.disable()
     for name, group in GROUPS.items():
@@ -109,11 +111,6 @@ def also(name: str) -> None:
             if original is not None or attribute == "__del__":
                 STOCK[short] = original
                 _put(owner, attribute, replacement)
-
-
-def guards_draws() -> bool:
-    """Whether other threads' draws wait for captures."""
-    return "draws" in _installed
 
 
 STOCK.also = also
@@ -226,7 +223,7 @@ def enter(holder: object) -> None:
     with capture_lock.lock:
         if not NAMES:
             install()
-    if guards_draws():
+    if "draws" in _installed and capture_lock.others_work():
         time.sleep(_DRAWN_WITHIN_S)
 
 

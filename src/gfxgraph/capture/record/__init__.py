@@ -1,7 +1,6 @@
 """record: what a program does inside a capture, written down.
 
 recorder.py   the dispatch mode that writes the tape
-modes.py      entering and leaving torch's stack of dispatch modes; autocast's state inside one
 overloads.py  facts about each operation, and operations recorded whole
 splits.py     what runs between two segments
 host_values.py, host_memory.py

@@ -32,11 +32,11 @@ from torch.utils._pytree import tree_leaves
 
 from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.record.host_values import holds_numbers, now, plain
-from gfxgraph.capture.record.modes import as_now, is_entered, put_below, take_off
 from gfxgraph.capture.record.overloads import has_compiled_nothing, written
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import flat, has_layout, memory_of, storage_address
 from gfxgraph.capture.replay.program import HostStep, ReadStep, SegmentStep, Step, share_memory
+from gfxgraph.capture.undo import is_entered, put_below, take_off
 from gfxgraph.core.tape import TapeValue, leaves
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When
 from gfxgraph.process import process
@@ -137,7 +137,7 @@ class MovingTensors:
     def _move(self, step: HostStep, given: list[Tensor], stays: Iterable[object] = ()) -> None:
         others = [tensor for tensor in given if self._is_anothers(tensor)]
         for tensor in flat(step.out):
-            if tensor.is_nested or any(tensor is each for each in given):  # torch gives a nested one no other sizes
+            if any(tensor is each for each in given):
                 continue
             is_part = any(share_memory(tensor, each) for each in given)
             if any(share_memory(tensor, each) for each in others):
@@ -229,7 +229,7 @@ class MovingTensors:
             with WriteSaver(session, wrote):
                 out = func(*args, **kwargs)
             others = [part for part in _parts(out) if not isinstance(part, Tensor)]
-            if not all(isinstance(part, _PLAIN) for part in others):
+            if not all(isinstance(part, _PLAIN) for part in others) or not all(map(has_layout, flat(out))):
                 return _UNKNOWN, None
             if others:
                 answer, ref = self._read(session, name, func, args, kwargs, out)
@@ -239,7 +239,7 @@ class MovingTensors:
                 if not tensor.is_cuda:
                     session.values.taint(tensor)
             session.recorder.adopt(out)
-            step = HostStep(name, where, as_now(func), spec_args, spec_kwargs, out, tuple(wrote), tuple(states))
+            step = HostStep(name, where, _as_now(func), spec_args, spec_kwargs, out, tuple(wrote), tuple(states))
             step.is_symbolic = takes_numbers
             if not takes_numbers or self.starts():
                 stays = () if self.among(given, {}) else [tensor.size() for tensor in given]
@@ -307,6 +307,19 @@ def _can_be_made_again(tensors: list[Tensor], kwargs: Any) -> bool:
         or _interpreter() is not None
         or not all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
     )
+
+
+def _as_now(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``func`` so that it runs under the autocast settings of now, wherever it is called."""
+    if not torch.is_autocast_enabled("cuda"):
+        return func
+    dtype = torch.get_autocast_dtype("cuda")
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cuda", dtype, cache_enabled=False):
+            return func(*args, **kwargs)
+
+    return called
 
 
 def _depends_on_data(row: UnsafeOp, name: str, args: Any) -> bool:

@@ -113,20 +113,8 @@ def _found() -> dict[str, Callable[..., Any]]:
     return found
 
 
-def _to_dtype(tensor: torch.Tensor, *, dtype: torch.dtype | None) -> torch.Tensor:
-    return (
-        _to(tensor, dtype, False, True) if dtype is not None else torch.ops.aten._to_copy.default(tensor, dtype=None)
-    )
-
-
-_to = torch._C.TensorBase.to
 BINDINGS = _found()
 """``aten::add.Tensor`` -> ``torch._C.TensorBase.add``."""
-NAMED: dict[str, tuple[str, Callable[..., Any]]] = {
-    "aten::clone": ("memory_format", torch._C.TensorBase.clone),
-    "aten::_to_copy": ("dtype", _to_dtype),
-}
-"""Like ``BINDINGS``, for calls with one tensor and one keyword argument: the keyword, and the function to call."""
 
 
 # Which calls of a listed operation are unsafe: the table's ``When``, evaluated on actual arguments.
@@ -238,7 +226,7 @@ class OpInfo:
         has = torch._C._dispatch_has_kernel_for_dispatch_key
         full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
         self.is_composite = has(full, "CompositeImplicitAutograd") and not has(full, "CUDA")
-        self.relays = torch.Tag.inplace_view in func.tags
+        self.relays = torch.Tag.inplace_view in func.tags and schema.name != "aten::detach_"
         """Whether it gives its first argument another shape or other strides in place, as ``t_`` does."""
         may_write = bool(self.mutates) and not self.is_torchs
         self.is_watched = self.is_composite or self.draws or self.relays or may_write
@@ -260,14 +248,6 @@ class OpInfo:
         self.call = quiet(schema.name, call)
         self.binding = quiet(schema.name, BINDINGS.get(full, call))
         """What to call with positional arguments only, the first of which is exactly a torch.Tensor."""
-        self.takes, named = NAMED.get(full, ("", call))
-        self.named_binding = quiet(schema.name, named)
-        """What to call with one such tensor and the keyword argument named by ``takes``."""
-
-    def by_name(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Callable[..., Any]:
-        """What to call with any other arguments."""
-        is_one = len(kwargs) == 1 == len(args) and self.takes in kwargs
-        return self.named_binding if is_one and type(args[0]) in _EXACT else self.call
 
 
 OPS: dict[int, OpInfo] = {}

@@ -198,7 +198,7 @@ def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
     def draw(*args: Any, **kwargs: Any) -> Any:
         # While Dynamo traces this function, only the plain call at the end counts.
         if not torch.compiler.is_compiling() and _is_on_device(args, kwargs):
-            with capture_lock.held(only_drawing=True):
+            with capture_lock.held(is_draw=True):
                 return original(*args, **kwargs)
         return original(*args, **kwargs)
 

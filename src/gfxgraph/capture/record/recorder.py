@@ -25,6 +25,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 from weakref import getweakrefs
@@ -38,7 +39,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gfxgraph.capture import rooms
 from gfxgraph.capture.patches.torch_functions import can_keep_from_dynamo, keep_from_dynamo
 from gfxgraph.capture.record.host_values import plain
-from gfxgraph.capture.record.modes import as_outside
 from gfxgraph.capture.record.overloads import NO_NODE, OPS, OpInfo, identity
 from gfxgraph.capture.record.user_lines import LIBRARIES, SKIP, place, user_frame
 from gfxgraph.capture.replay.graph_tensors import Layout, flat, has_layout, is_wrapper, storage_address
@@ -201,7 +201,7 @@ class Recorder(TorchDispatchMode):
                 spec_kwargs = kwargs
         except NoStorage as found:
             return otherwise(self, found, info.func, args, kwargs or {})
-        call = info.binding if not kwargs and args and type(args[0]) in _EXACT else info.by_name(args, kwargs)
+        call = info.binding if not kwargs and args and type(args[0]) in _EXACT else info.call
         if info.is_view:
             return self._view(info, call, args, kwargs, spec_args, spec_kwargs)
         return self._launch(info, call, args, kwargs, spec_args, spec_kwargs)
@@ -341,18 +341,17 @@ class Recorder(TorchDispatchMode):
         self.values.append(value)
         return value
 
-    def keep_layout(self, tensor: Tensor) -> None:
-        """The next operation gives a tensor another shape in place, but replays need it as it was.
-
-        That is what was recorded before it, and each run of this tape, which repeats the operation.
+    def keep_layout(self, name: str, tensor: Tensor) -> None:
+        """The next operation gives a tensor another shape in place; runs of this tape, which repeat it, need it as it
+        was. Steps of the host's hold the program's own tensor, which has one shape at all of them.
         """
-        as_it_was = tensor.detach()
-        self.session.keep_layout(tensor, as_it_was)
         value = self.value_of(tensor)
-        if value.is_external:
-            self.externals[value] = as_it_was
-            del self.outside[identity(tensor)]
         if value.is_external or value.segment != self.segment:
+            if self.session.is_held_by_host(tensor):
+                self.session.refuse(name, _RELAID)
+            if value.is_external:
+                self.externals[value] = tensor.detach()
+                del self.outside[identity(tensor)]
             self._alias(tensor, value)
 
     def _external(self, tensor: Tensor, address: int) -> TapeValue:
@@ -506,6 +505,7 @@ _BRANCHES = UnsafeOp(
 )
 _BRANCHING = frozenset({"cond", "while_loop"})
 """Each replay runs them eagerly as a whole: the branch that its own predicate takes."""
+_RELAID = "it gives a tensor another shape in place, which a step on the host holds; write `y = x.t()`, not `x.t_()`"
 _TAINTED = UnsafeOp(
     "host arithmetic", Kind.HOST_READ, "it computes on the host with values from the device", When.ALWAYS
 )
@@ -603,8 +603,27 @@ def looked_at(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> tuple
     if info.mutates and not info.is_torchs:  # beforehand, in case its kernel is Python and splits the capture
         recorder.note_effects(info, args, kwargs)
     if info.relays and args and args[0].is_cuda and has_layout(args[0]):
-        recorder.keep_layout(args[0])
+        recorder.keep_layout(info.name, args[0])
     return TO_RECORD, args, kwargs
+
+
+_AUTOCAST = {"cuda": torch._C.DispatchKey.AutocastCUDA, "cpu": torch._C.DispatchKey.AutocastCPU}
+
+
+def as_outside() -> Any:
+    """Context manager for the parts of a composite operation, in a mode's handler: autocast as it is outside.
+
+    Inference mode hands such an operation whole to the mode. Torch has switched everything above the mode off in its
+    handler, autocast too: the parts of ``square`` would give bfloat16 where eager gives float32.
+    """
+    with torch._C._RestorePythonTLSSnapshot():  # as it was at the dispatcher's entry
+        keys = [key for kind, key in _AUTOCAST.items() if torch.is_autocast_enabled(kind)]
+    if not keys:
+        return nullcontext()
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in keys:
+        excluded = excluded.remove(key)
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
 
 
 def _repaired(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> Any:

@@ -21,7 +21,7 @@ from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.record.host_memory import HOST_DRAW, ON_HOST, host_generator
 from gfxgraph.capture.record.overloads import outs, written
 from gfxgraph.capture.record.user_lines import place
-from gfxgraph.capture.replay.graph_tensors import flat
+from gfxgraph.capture.replay.graph_tensors import flat, has_layout, is_wrapper
 from gfxgraph.capture.replay.program import CallStep, HostStep, ReplayStep, SegmentStep, Step
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
@@ -46,6 +46,7 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
     where = place()
     writes = written(func, args, kwargs) if schema is not None else ()
     foreign: list[Any] = []
+    _refuse_without_layout(session, name, writes)
 
     def make() -> tuple[Any, Step]:
         foreign.extend(session.generators.foreign_states(args, kwargs))
@@ -54,6 +55,7 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
         session.rollback.save(writes, session.streams.own)
         session.rollback.save_states(foreign)
         out = func(*args, **kwargs)
+        _refuse_without_layout(session, name, out)
         if type(out) in (bool, int, float):
             return out, session.values.decided(lambda: func(*args, **kwargs), out, name, where)
         is_from_device = row in ON_HOST or session.values.come_from_device(args, kwargs)
@@ -70,6 +72,12 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
     if row.kind is Kind.HOST_COPY:
         session.values.pin_lent(writes)
     return out
+
+
+def _refuse_without_layout(session: Session, name: str, made: object) -> None:
+    if not all(has_layout(tensor) or is_wrapper(tensor) for tensor in flat(made)):
+        reason = "it makes or writes a sparse, nested or quantized tensor, which no replay can fill again"
+        session.refuse(name, reason)
 
 
 def split(

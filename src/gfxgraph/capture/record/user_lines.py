@@ -112,18 +112,6 @@ def _has_no_line(frame: FrameType) -> bool:
     return not (name in linecache.cache or "__loader__" in frame.f_globals or os.path.exists(name))
 
 
-class SourcePlace:
-    """A result of ``place``, formatted on demand."""
-
-    __slots__ = ("_where",)
-
-    def __init__(self, where: tuple[Any, int]) -> None:
-        self._where = where
-
-    def __str__(self) -> str:
-        return str(where_of(*self._where))
-
-
 def shown(where: Any) -> str:
     """Format a result of ``place`` as text."""
     return str(where_of(*where))

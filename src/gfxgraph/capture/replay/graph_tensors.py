@@ -105,36 +105,15 @@ def used_on(tensor: Tensor, stream: Any) -> None:
 def overwrite(target: Tensor, source: Tensor) -> None:
     """Copy into a tensor that may be expanded: elements that share memory are written once.
 
-    As after a graph's launch, autograd is not told of the write. A tensor without a layout keeps its memory if the
-    new content fits there.
+    As after a graph's launch, autograd is not told of the write.
     """
     version = nullcontext() if target.is_inference() else _unsafe_preserve_version_counter(target)
-    if not has_layout(target):
-        with version:
-            _overwrite_parts(target, source)
-        return
-    for dim, (size, stride) in enumerate(zip(target.size(), target.stride())):
+    for dim, (size, stride) in enumerate(zip(target.size(), target.stride()) if has_layout(target) else ()):
         if stride == 0 and size > 1:
             target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
     with version:
-        target.copy_(source)
-
-
-def _overwrite_parts(target: Tensor, source: Tensor) -> None:
-    mine, theirs = parts_of(target), parts_of(source)
-    if target.is_quantized or not mine:
-        target.copy_(source)
-    elif size_of(target) == size_of(source) and [*map(size_of, mine)] == [*map(size_of, theirs)]:
-        for part, new in zip(mine, theirs):
-            overwrite(part, new)
-        if target.layout is torch.sparse_coo:
-            target._coalesced_(source.is_coalesced())
-    elif target.layout is torch.sparse_coo:
-        with torch.inference_mode(target.is_inference()):
-            target.data = source.detach().clone()
-    elif target.layout in _ROWS + _COLUMNS:
-        target.resize_as_sparse_(source).copy_(source)
-    else:
+        if target.layout in _ROWS + _COLUMNS:
+            target.resize_as_sparse_(source)
         target.copy_(source)
 
 
@@ -258,12 +237,3 @@ def flat(*items: Any) -> list[Tensor]:
         elif isinstance(item, dict):
             found.extend(flat(*item.values()))
     return found
-
-
-def exchanged(item: Any, old: Tensor, new: Tensor) -> Any:
-    """The same structure with ``new`` in place of ``old``."""
-    if isinstance(item, (list, tuple)):
-        return type(item)([exchanged(part, old, new) for part in item])
-    if isinstance(item, dict):
-        return {name: exchanged(part, old, new) for name, part in item.items()}
-    return new if item is old else item

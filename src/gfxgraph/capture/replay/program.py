@@ -17,7 +17,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -29,12 +28,9 @@ from gfxgraph.capture.record.host_memory import HostRead
 from gfxgraph.capture.replay.eager_tape import Env, below_autograd, run_tape, wait_for_collective
 from gfxgraph.capture.replay.graph_tensors import (
     Layout,
-    exchanged,
     flat,
-    has_layout,
     overwrite,
     parts_of,
-    size_of,
     storage_address,
     taken_from_device,
     tensor_of,
@@ -244,18 +240,10 @@ class HostStep(PlacedStep):
 
     def writes(self) -> Iterator[Tensor | Layout]:
         yield from self.mutated
-        yield from (out for out in flat(self.out) if has_layout(out) and id(out) not in self.moving)
+        yield from (out for out in flat(self.out) if id(out) not in self.moving)
 
     def random_states(self) -> Iterator[Any]:
         return iter(self.states)
-
-    def exchange(self, old: Tensor, new: Tensor) -> None:
-        """Use another tensor of the same memory; one that moves stays."""
-        if id(old) in self.moving or not any(each is old for each in flat(self.args, self.kwargs, self.out)):
-            return
-        self.args, self.kwargs, self.out = exchanged((self.args, self.kwargs, self.out), old, new)
-        if id(old) in self.views:
-            self.views.add(id(new))
 
     def _store(self, out: Any, result: Any) -> None:
         if isinstance(out, Tensor):
@@ -268,17 +256,15 @@ class HostStep(PlacedStep):
                 self._store(mine, new)
 
     def _store_tensor(self, out: Tensor, result: Tensor) -> None:
-        if id(out) in self.moving and out.dtype is result.dtype and has_layout(out):
+        if id(out) in self.moving and out.dtype is result.dtype:
             _point(out, result)
             return
-        if out.dtype is not result.dtype or (id(out) not in self.moving and size_of(out) != size_of(result)):
+        if out.dtype is not result.dtype or out.size() != result.size():
             self._differs(shape_of(out, result), shape_of(result, out))
         if _lies_alike(out, result):
             return
         if id(out) not in self.views and not share_memory(out, result):
             _refresh(out, result)
-        elif out.layout is torch.sparse_coo:
-            _point(out, result)
         else:
             self._differs("one part of a tensor", "another part")
 
@@ -288,29 +274,13 @@ class HostStep(PlacedStep):
 
 
 def _point(out: Tensor, result: Tensor) -> None:
-    """Give the program's own tensor the memory of a result."""
+    """Give the program's own tensor the memory of a result, as a view that autograd accepts."""
     with torch.inference_mode(out.is_inference()):
-        out.data = _trackable(result)
-
-
-def _trackable(item: Any) -> Any:
-    """Replace tensors that a replay has made by views of their memory that autograd accepts."""
-    kind = type(item)
-    if kind is list or kind is tuple:
-        return kind(_trackable(part) for part in item)
-    if kind is dict:
-        return {name: _trackable(part) for name, part in item.items()}
-    if not isinstance(item, Tensor) or not item.is_inference():
-        return item
-    if item.layout is torch.sparse_coo:
-        parts = map(_trackable, parts_of(item))
-        made = torch.ops.aten._sparse_coo_tensor_unsafe(*parts, item.size(), is_coalesced=item.is_coalesced())
-    elif not has_layout(item):
-        made = item.clone()
-    else:
-        made = torch.empty(0, dtype=item.dtype, device=item.device)
-        made.set_(item.untyped_storage(), item.storage_offset(), item.size(), item.stride())
-    return made.requires_grad_(item.requires_grad)
+        made = result
+        if result.is_inference():
+            made = torch.empty(0, dtype=result.dtype, device=result.device)
+            made.set_(result.untyped_storage(), result.storage_offset(), result.size(), result.stride())  # type: ignore[call-overload]
+        out.data = made
 
 
 def _refresh(out: Tensor, result: Tensor) -> None:
@@ -332,11 +302,10 @@ def share_memory(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors share a storage: copying to one could change the other."""
     if one.device != other.device or not one.numel():
         return False
-    if has_layout(one) and has_layout(other):
-        return storage_address(one) == storage_address(other)
-    parts = parts_of(other)
     return any(
-        part.numel() and storage_address(part) == storage_address(each) for part in parts_of(one) for each in parts
+        part.numel() and storage_address(part) == storage_address(each)
+        for part in parts_of(one)
+        for each in parts_of(other)
     )
 
 
@@ -347,11 +316,6 @@ class ReadStep(PlacedStep):
     read: Callable[[], Any]
     index: int
     guards: list[ValueGuard] = field(default_factory=list)
-
-    def exchange(self, old: Tensor, new: Tensor) -> None:
-        """Read another tensor of the same memory."""
-        if isinstance(read := self.read, partial) and any(each is old for each in flat(read.args, read.keywords)):
-            self.read = partial(read.func, *exchanged(read.args, old, new), **exchanged(read.keywords, old, new))
 
     def run(self, program: Any) -> None:
         numbers = program.numbers
@@ -419,7 +383,7 @@ def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, e
 
 def shape_of(tensor: Tensor, other: Tensor) -> object:
     """The shape, or the dtype if both shapes are the same."""
-    return size_of(tensor) if size_of(tensor) != size_of(other) else tensor.dtype
+    return tuple(tensor.size()) if tensor.size() != other.size() else tensor.dtype
 
 
 def note_fallback(reason: str, op: str, where: object, error: BaseException | None = None) -> None:
@@ -440,8 +404,6 @@ class Program:
 
     launch: Callable[[Any], None]
     """Launches one torch graph object, and does nothing else."""
-    begun_at: object = ""
-    """Where the capture began; formatted on demand."""
     steps: list[Step] = field(default_factory=list)
     externals: dict[TapeValue, Tensor | Layout] = field(default_factory=dict)
     """Inputs: the tensor itself (pinned), or only its layout if it lies in a graph pool."""

@@ -34,6 +34,20 @@ def test_a_call_that_is_on_its_way_as_the_last_capture_ends() -> None:
     assert isinstance(replaced._collect(), int)
 
 
+def test_torchs_table_of_constructors_holds_torchs_own() -> None:
+    """It is made once, perhaps inside a capture: ``with torch.device("cuda")`` knows ``torch.tensor`` afterwards."""
+    table = torch.utils._device._device_constructors
+    gfxgraph.enable(simulate="hip")
+    table.cache_clear()
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()), torch.device("cuda"):
+            torch.ones(1)
+        assert not {object.__hash__(each) for each in table()} & replaced._told_of.keys()
+    finally:
+        gfxgraph.disable()
+        table.cache_clear()
+
+
 def test_an_end_that_an_interrupt_stopped_is_ended_by_the_clean_up() -> None:
     """The interrupt is raised when torch's functions are in their places again."""
 

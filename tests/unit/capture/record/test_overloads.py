@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph.capture.record.overloads import BINDINGS, NAMED
+from gfxgraph.capture.record.overloads import BINDINGS
 
 A, B = torch.rand(4, 4) + 0.5, torch.rand(4, 4) + 0.5
 ARGUMENTS: dict[str, list[tuple[Any, ...]]] = {
@@ -69,26 +69,3 @@ def test_a_binding_calls_its_overload_and_nothing_else(name: str) -> None:
         assert bound[0][2] == by_name[0][2]
         assert torch.equal(out, expected)
         assert (out is start) == (expected is fresh[0][0])
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("aten::clone", [torch.contiguous_format, torch.preserve_format]),
-        ("aten::_to_copy", [torch.float16, torch.float64, torch.int32, torch.float32, None]),
-    ],
-)
-def test_a_binding_by_one_name(name: str, values: list[Any]) -> None:
-    """The overload, given the same name, and no other operation; the values and the memory's order are the same."""
-    takes, binding = NAMED[name]
-    func = getattr(torch.ops.aten, name.removeprefix("aten::")).default
-    for value in values:
-        for tensor in (A, A.t(), torch.nn.Parameter(A)):
-            with Seen() as seen, torch.no_grad():
-                out = binding(tensor, **{takes: value})
-                wanted = func(tensor, **{takes: value})
-            mine, theirs = seen.calls
-            assert mine[0] is theirs[0] is func and mine[1][0] is theirs[1][0] is tensor
-            given = {k: v for k, v in mine[2].items() if v is not None}
-            assert given == {k: v for k, v in theirs[2].items() if v is not None}
-            assert out.dtype == wanted.dtype and out.stride() == wanted.stride() and torch.equal(out, wanted)

@@ -143,6 +143,43 @@ def test_the_limit_evicts_the_least_recently_used(arena):
         same(g, double, filled(3, *size))
 
 
+@torch.enable_grad()
+def test_graphs_with_gradients_are_under_the_limit(arena):
+    """They are evicted as others are; a backward that waits then still has its forward's graphs."""
+    w = torch.full((1 << 19,), 2.0, device="cuda", requires_grad=True)
+    weigh = lambda x: ((x * w).sin().sum(), x + w)  # noqa: E731
+    g, plain = gfxgraph.graphed(weigh), gfxgraph.graphed(double)
+
+    def gradient(fn, x):
+        w.grad = None
+        fn(x)[0].backward()
+        return w.grad
+
+    for i in range(6):
+        assert torch.equal(gradient(g, filled(i, 1 << 19)), gradient(weigh, filled(i, 1 << 19)))
+    assert any("with gradients" in row["signature"] for row in arena.report()), g.explain()
+    waiting = g(filled(7, 1 << 19))[0]
+    arena.limit = arena.graph_nbytes()
+    with torch.no_grad():
+        for i in range(2):
+            same(plain, double, filled(i, 1 << 19, 3))
+    assert not any("with gradients" in row["signature"] and row["n_graphs"] for row in arena.report())
+    w.grad = None
+    waiting.backward()
+    assert torch.equal(w.grad, gradient(weigh, filled(7, 1 << 19)))
+    arena.limit = None
+    before = g.stats()["captures"]
+    for i in range(3):
+        assert torch.equal(gradient(g, filled(i, 1 << 19)), gradient(weigh, filled(i, 1 << 19)))
+    assert g.stats()["captures"] == before + 1
+    arena.limit = 1
+    w2 = torch.ones(1 << 19, device="cuda", requires_grad=True)
+    small = gfxgraph.graphed(lambda x: x * w2)
+    for i in range(4):
+        assert torch.equal(small(filled(i, 1 << 19)), filled(i, 1 << 19))
+    assert any("memory limit" in why for why in small.stats()["eager"]), small.stats()
+
+
 def test_no_room_at_all(arena):
     """Where nothing fits the call runs eagerly and says why."""
     g = gfxgraph.graphed(double)

@@ -224,15 +224,16 @@ class GraphedProgram(GraphedObject):
             try:
                 run = lambda: self.program.run_async(dict(params), handle, STREAM)  # noqa: E731
                 # What the program does is not torch's: no split can be made in it, and no tape can check a replay.
-                made = capture_graph(place, run, SharedPool(_state(), place.stream), on_unsafe=OnUnsafe.RAISE)
-                made.graph._unvalidated = 0
+                pool = SharedPool(_state(), place.stream)
+                graph, made = capture_graph(place, run, pool, on_unsafe=OnUnsafe.RAISE)
+                graph._unvalidated = 0
             except (CaptureDied, torch.OutOfMemoryError) as error:
                 return None, str(error).splitlines()[0]
-        if _n_nodes(made.graph) == 0:
+        if _n_nodes(graph) == 0:
             self._n_failed = MOST_TRIES
             return None, "it launched nothing on the stream that was passed to it"
         self.n_captures += 1
-        return _ProgramGraph(made.graph, list(made.result), made.pool, _state().validate_replays), ""
+        return _ProgramGraph(graph, list(made), pool, _state().validate_replays), ""
 
     def _checked(self, params: Params, captured: _ProgramGraph, stream: object) -> list[Any]:
         """Launch, then run eagerly on the same inputs, and compare; the eager results stand."""

@@ -22,14 +22,13 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gfxgraph.callables.inputs import tensors_of
-from gfxgraph.callables.signature import GuardMiss, RunEagerly, foreign_mode
+from gfxgraph.callables.signature import GuardMiss, RunEagerly
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.failures import clean_by_hand, heal_capture
 from gfxgraph.capture.graph import BridgedGraph, bridged_class
@@ -45,7 +44,7 @@ from gfxgraph.core.memory_budget import Held, shown, to_evict
 from gfxgraph.core.tape import leaves
 from gfxgraph.errors import GfxGraphError, GuardMismatch, ReplayError
 from gfxgraph.guard import guard
-from gfxgraph.process import bridge, process
+from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
 
 _classes: dict[type, type] = {}
@@ -114,31 +113,21 @@ class CaptureDied(RuntimeError):
     """The function could not be captured; what it raised is the cause."""
 
 
-@dataclass(slots=True)
-class CaptureResult:
-    """One captured graph, what the function returned during capture, and what is known about it."""
-
-    graph: Any
-    result: Any
-    pool: Any
-    is_plain: bool
-    """A replay is one launch and nothing else."""
-    is_opaque: bool
-    """It launches what torch did not make: what that reads and writes is not known."""
-
-
 def capture_graph(
     place: Arena,
     call: Callable[[], Any],
     pool: Any = None,
     *,
     on_unsafe: OnUnsafe | None = None,
-) -> CaptureResult:
+) -> tuple[Any, Any]:
     """Capture ``call`` on the arena's stream, after the current stream's work; nothing is executed.
 
     Args:
         pool: a `SharedPool`, the id of one, or None for memory of its own.
         on_unsafe: overrides the settings', where values that are computed with are constants.
+
+    Returns:
+        The graph, and what the call returned.
 
     Raises:
         CaptureDied: the capture failed, whatever the reason; the process is as before, the arena has a new pool.
@@ -152,13 +141,12 @@ def capture_graph(
     torch.clear_autocast_cache()
     try:
         with torch.cuda.stream(place.stream):
-            graph, result = _recorded(place.state, getattr(pool, "id", pool), policy, call)
+            return _recorded(place.state, getattr(pool, "id", pool), policy, call)
     except CaptureDied:
         place.renew()
         raise
     finally:
         torch.clear_autocast_cache()
-    return CaptureResult(graph, result, pool, graph.is_plain, graph.is_opaque)
 
 
 def _recorded(state: process.Process, pool_id: Any, policy: OnUnsafe, call: Callable[[], Any]) -> tuple[Any, Any]:
@@ -343,16 +331,10 @@ class Arena:
 # -- running on the arena's stream ----------------------------------------------------------------
 
 
-def current_arena() -> Arena | None:
-    """The arena of the current device; None where functions just run: no GPU, or a mode that sees each operation."""
-    state = bridge.process_for_callables()
-    return None if state is None or foreign_mode() else arena_of(state, torch.cuda.current_device())
-
-
 @contextmanager
 def on_stream(stream: Any) -> Iterator[None]:
-    """Run the block on ``stream``, in order with the current stream before and after."""
-    current = torch.cuda.current_stream()
+    """Run the block on ``stream``, in order with the current stream of its device before and after."""
+    current = torch.cuda.current_stream(stream.device_index)
     if current == stream:
         yield
         return

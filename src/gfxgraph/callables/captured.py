@@ -36,9 +36,9 @@ from gfxgraph.callables.adaptive import Timed
 from gfxgraph.callables.arena import (
     Arena,
     CaptureDied,
-    CaptureResult,
     capture_graph,
     kind_and_line,
+    on_stream,
     replay,
     written_inputs,
 )
@@ -141,13 +141,15 @@ class CapturedCallable:
 class Instance:
     """One graph over the entry's inputs, with the results that it writes."""
 
-    def __init__(self, made: CaptureResult, outputs: Outputs) -> None:
-        self.graph = made.graph
-        self.pool = made.pool
+    def __init__(self, graph: Any, pool: Any, is_plain: bool, is_opaque: bool, outputs: Outputs) -> None:
+        self.graph = graph
+        self.pool = pool
+        self.is_plain = is_plain
+        """A replay is one launch and nothing else."""
+        self.is_opaque = is_opaque
+        """It launches what torch did not make: what that reads and writes is not known."""
         self.outputs = outputs
-        program = made.graph._program
-        self.is_plain = made.is_plain
-        self.is_opaque = made.is_opaque
+        program = graph._program
         self.mutated = [place for step in program.steps for place in step.mutated]
         self.generators = program.generators
         self.draws: bool | None = None
@@ -292,15 +294,11 @@ class Captured(CapturedCallable):
         """
         current = torch.cuda.current_stream(self.arena.device_index)
         stream = current if torch.is_grad_enabled() else self.arena.stream
-        stream.wait_stream(current)
-        try:
-            args, kwargs = for_dynamo(call) if self.shared.run is not self.shared.fn else (call.args, call.kwargs)
-            with torch.cuda.stream(stream):
-                result = self.fn(*args, **kwargs)
-                if args is not call.args:
-                    result = call.given_back(result, args, kwargs)
-        finally:
-            current.wait_stream(stream)
+        args, kwargs = for_dynamo(call) if self.shared.run is not self.shared.fn else (call.args, call.kwargs)
+        with on_stream(stream):
+            result = self.fn(*args, **kwargs)
+            if args is not call.args:
+                result = call.given_back(result, args, kwargs)
         self.shared.eager.count("warm-up")
         self.look_at(result, None if stream is current else current)
         return result
@@ -465,26 +463,17 @@ class Captured(CapturedCallable):
             NotATree: its result has an unknown structure.
             torch.OutOfMemoryError: there was no memory.
         """
-        arena = self.arena
+        arena, pool = self.arena, self.pool or self.arena.pool
         before = arena.reserved()
-        versions = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
         run = functools.partial(self.fn, *self.args, **self.kwargs)
-        made = capture_graph(
-            arena,
-            run if copy_results is None else lambda: copy_results(run()),
-            self.pool or arena.pool,
-            on_unsafe=self.on_unsafe,
-        )
+        call = run if copy_results is None else lambda: copy_results(run())
+        graph, result = capture_graph(arena, call, pool, on_unsafe=self.on_unsafe)
         homes = self.world.homes if self.world is not None else frozenset()
-        instance = Instance(made, Outputs(made.result, self.statics, self.warm, homes))
-        after = [s.tensor._version for s in self.statics if not s.tensor.is_inference()]
-        if len(versions) == len(self.statics):
-            counted = {i for i, (a, b) in enumerate(zip(versions, after)) if a != b}
-        else:
-            counted = set(range(len(self.statics)))
-        if instance.mutated:  # collectives included, which torch does not count
-            counted.update(written_inputs(instance.graph, [static.tensor for static in self.statics]))
-        self.mutates = tuple(sorted(counted.union(self.mutates)))
+        is_plain, is_opaque = graph.is_plain, graph.is_opaque
+        instance = Instance(graph, pool, is_plain, is_opaque, Outputs(result, self.statics, self.warm, homes))
+        inside = [static.tensor for static in self.statics]
+        written = written_inputs(graph, inside) if instance.mutated else []
+        self.mutates = tuple(sorted({*written, *self.mutates}))
         self.pool_nbytes += max(0, arena.reserved() - before)
         return instance
 

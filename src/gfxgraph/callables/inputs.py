@@ -227,7 +227,5 @@ def copy_in(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:
 
 def like(tensor: Tensor) -> Tensor:
     """Fresh dense memory, with dims in the tensor's order."""
-    if tensor.layout is not torch.strided:
-        return torch.empty_like(tensor, requires_grad=False)
     strides = dense_strides(tensor.size(), dim_order(tensor))
     return torch.empty_strided(tensor.size(), strides, dtype=tensor.dtype, device=tensor.device)

@@ -35,13 +35,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.callables.signature import tensor_key
+from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, tensor_key
 from gfxgraph.callables.trace.watch import NOTHING, PACKAGES, Unwatchable, Watch, is_packages
 from gfxgraph.core.constants import NotConstant, constant_key
 
 MOST_OBJECTS = 100_000
-MOST_SMALL = 16
-"""Host tensors up to this size are compared by value."""
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _SEES_ALL = frozenset(["getattr", "setattr", "vars", "__dict__", "eval", "exec", "globals", "locals", "attrgetter"])
 """Names through which code may read attributes that it does not name."""
@@ -209,7 +207,7 @@ class _Walk:
 
     def _tensor(self, path: str, value: Tensor, is_new: bool) -> Any:
         if is_new:
-            if not value.is_cuda and value.numel() > MOST_SMALL:
+            if not value.is_cuda and value.numel() > HOST_CONSTANT_NUMEL:
                 raise Unwatchable(f"{path}, a large host tensor")
             self.tensors.append(value)
             for name in _HOOKS if value.requires_grad else ():

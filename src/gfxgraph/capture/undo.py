@@ -37,7 +37,7 @@ from torch._C import (
 )
 from torch.compiler import is_compiling
 from torch.utils import _python_dispatch as dispatch
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
+from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.record.user_lines import locals_of
@@ -157,14 +157,11 @@ def leave_modes() -> None:
     everything through, and is removed by the next call.
     """
     over = process.leftover_modes()
-    if not over:
-        return
-    _take_out(over)
-    entered = _entered()
-    staying = [mode for mode in entered if mode not in over]
-    if len(staying) < len(entered):
-        _arrange(staying)
-        over[:] = [mode for mode in over if mode not in entered]
+    for there, arrange in ((standing(), _stand), (_entered(), _arrange)) if over else ():
+        staying = [mode for mode in there if mode not in over]
+        if len(staying) < len(there):
+            arrange(staying)
+            over[:] = [mode for mode in over if mode not in there]
 
 
 def put_back(there: list[Any]) -> None:
@@ -182,10 +179,7 @@ def put_back(there: list[Any]) -> None:
         if any(mode is each for each in now) or not type(mode).__module__.startswith("gfxgraph.")
     ]
     if list(map(id, now)) != list(map(id, there)):
-        while dispatch._len_torch_dispatch_stack():
-            _pop_mode()
-        for mode in there:
-            _push_mode(mode)
+        _stand(there)
     correct_flags()
 
 
@@ -204,21 +198,11 @@ def standing() -> list[Any]:
     return [dispatch._get_dispatch_stack_at(i) for i in range(dispatch._len_torch_dispatch_stack())]
 
 
-def _take_out(over: list[Any]) -> None:
-    above: list[Any] = []
-    left = list(over)
-    while (
-        any(isinstance(mode, dispatch.TorchDispatchMode) for mode in left)
-        and (top := _get_current_dispatch_mode()) is not None
-    ):
-        mode = _pop_mode()
-        if top in left:
-            left.remove(top)
-        else:
-            above.append(mode)
-    for mode in reversed(above):
+def _stand(modes: list[Any]) -> None:
+    while dispatch._len_torch_dispatch_stack():
+        _pop_mode()
+    for mode in modes:
         _push_mode(mode)
-    over[:] = left
 
 
 def put_below(mode: object) -> None:

@@ -23,6 +23,7 @@ a parameter passed twice are handled by autograd itself. Each kind of call has i
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,8 +34,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import arena_of, capture_graph, draws, replay, writes_of, written_inputs
-from gfxgraph.callables.captured import CapturedCallable
+from gfxgraph.callables.arena import Arena, arena_of, capture_graph, draws, replay, writes_of, written_inputs
+from gfxgraph.callables.captured import CapturedCallable, label_of
 from gfxgraph.callables.inputs import copy_in, is_dense, like
 from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import NotATree, RunEagerly, flatten
@@ -46,10 +47,13 @@ _BATCHED = (torch._C._functorch.is_batchedtensor, torch._C._functorch.is_legacy_
 """Tests for tensors that stand for several, without memory: those of torch.func, and of is_grads_batched."""
 MAX_BACKWARDS = 4
 """Most sets of differentiated results that get a backward of their own; others run the function itself."""
+_OVER_CAP = "a capture would exceed the memory limit"
 
 
 class Gradients(CapturedCallable):
-    """Forward and backward graphs of one kind of call.
+    """The calls of one kind: warm-up, record, replay, eager.
+
+    Under the cap on memory as every capture; a backward that waits keeps the graphs of its forward.
 
     Args:
         fn: takes ``inputs`` in their order and reads nothing else.
@@ -63,26 +67,47 @@ class Gradients(CapturedCallable):
     ) -> None:
         super().__init__("graphed")
         self.fn = fn
-        self._names = names
-        self._in_place = in_place
-        self._at = [i for i, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_cuda]
-        at = set(self._at)
-        self._inputs = [
+        self.names = names
+        self.in_place = in_place
+        self.at = [i for i, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_cuda]
+        at = set(self.at)
+        self.inputs = [
             None if i in at else each.clone() if isinstance(each, Tensor) else each for i, each in enumerate(inputs)
         ]
-        self._is_warm = False
-        self._number = 0
-        self._lock = threading.Lock()
-        self._forward: Any = None
-        self._arrivals: list[tuple[bool, ...]] = []
+        self.label = label_of([inputs[i] for i in self.at if i not in in_place])
+        self.arrivals: list[tuple[bool, ...]] = []
         """Which results receive gradients, for each backward to capture besides the one for all of them."""
-        self._backwards: dict[tuple[bool, ...], tuple[Any, list[Tensor | None]]] = {}
-        """For each, the backward graph and the gradients that it writes."""
-        self._is_complete = False
-        """Whether every backward that was needed has been captured."""
+        self._is_warm = False
+        self._pair: _Pair | None = None
+        self.nbytes = self.used_at = 0
+
+    @property
+    def is_captured(self) -> bool:
+        return self._pair is not None
 
     def drop(self) -> None:
-        self._forward = None
+        self._pair, self.nbytes = None, 0
+
+    def evict(self, why: str) -> None:
+        """Drop the graphs; the next call captures again."""
+        if self._pair is not None:
+            self._pair.arena.wait_for_all()
+            self._pair.arena.state.report("eviction", why, self.name, self.label, logging.INFO)
+            self.drop()
+
+    def report(self) -> dict[str, Any]:
+        """Its row in ``memory_report()``."""
+        pair = self._pair
+        return {
+            "function": self.name,
+            "signature": f"{self.label}, with gradients",
+            "input_bytes": sum(pair.statics[k].nbytes for k in pair.copied) if pair is not None else 0,
+            "output_bytes": sum(t.nbytes for t in pair.made) if pair is not None else 0,
+            "pool_bytes": self.nbytes,
+            "n_graphs": 1 + len(pair.backwards) if pair is not None else 0,
+            "n_calls": self.n_replays,
+            "why_eager": self.why_eager,
+        }
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
         """Return a call's results, with a backward that replays.
@@ -90,91 +115,102 @@ class Gradients(CapturedCallable):
         Raises:
             RunEagerly: nothing has happened; the function itself must run.
         """
-        given = [inputs[i] for i in self._at]
+        given = [inputs[i] for i in self.at]
         if self.why_eager:
             raise RunEagerly(self.why_eager)
         if not self._is_warm:  # a warm-up for the libraries of its kernels
             self._is_warm = True
             raise RunEagerly("warm-up")
-        if not self._is_complete:
-            self._capture(given)
-        flat = _Replay.apply(self, *given)
+        arena = arena_of(bridge.process_for_callables(), given[0].get_device())
+        with arena.lock:
+            pair = self._pair
+            if pair is None or len(pair.backwards) <= len(self.arrivals):
+                pair = self._record(arena, given)
+            arena.n_uses += 1
+            self.used_at = arena.n_uses
+        flat = _Replay.apply(pair, *given)
         self.n_replays += 1
         have = [*given, *(flat if isinstance(flat, tuple) else (flat,))]
-        return self._build(iter([have[at] if part is None else part.of(have[at]) for at, part in self._places]))
+        return pair.build(iter([have[at] if part is None else part.of(have[at]) for at, part in pair.places]))
 
-    # -- capture --------------------------------------------------------------------------------------
-
-    def _capture(self, given: list[Tensor]) -> None:
-        before = dict(vars(self))
-        place = arena_of(bridge.process_for_callables(), given[0].get_device())
-        self.statics = [
-            (t.detach() if i in self._in_place else like(t)).requires_grad_(t.requires_grad)
-            for i, t in zip(self._at, given)
-        ]
-        with place.lock:
-            place.follow(torch.cuda.current_stream(place.device_index))
-            try:
-                self._record(place, given)
-            except (RuntimeError, NotATree) as error:
-                if is_interrupt(error):
-                    raise
-                if before["_forward"] is not None:  # calls of it may wait for their backward
-                    vars(self).update(before, _is_complete=True)
-                    return
-                raise RunEagerly(self.fall_back("forward and backward could not be captured", error)) from error
+    def _record(self, arena: Arena, given: list[Tensor]) -> _Pair:
+        needed = sum(t.nbytes for i, t in zip(self.at, given) if i not in self.in_place)
+        if not arena.make_room(max(needed, self.nbytes), keep=self):
+            raise RunEagerly(self.fall_back(_OVER_CAP))
+        before = arena.reserved()
+        arena.follow(torch.cuda.current_stream(arena.device_index))
+        try:
+            pair = self._pair = _Pair(self, arena, given)
+        except (RuntimeError, NotATree) as error:
+            if is_interrupt(error):
+                raise
+            raise RunEagerly(self.fall_back("forward and backward could not be captured", error)) from error
+        self.nbytes = max(0, arena.reserved() - before)
+        arena.entries.add(self)
         self.n_captures += 1
-        self._number += 1
-        self._is_complete = True
+        if arena.graph_nbytes() > arena.cap() and not arena.make_room(0, keep=self):
+            raise RunEagerly(self.fall_back(_OVER_CAP))
+        return pair
 
-    def _record(self, place: Any, given: list[Tensor]) -> None:
+
+class _Pair:
+    """A forward and its backwards, over one memory."""
+
+    def __init__(self, owner: Gradients, arena: Arena, given: list[Tensor]) -> None:
+        self.owner, self.arena = owner, arena
+        self.copied = [k for k, i in enumerate(owner.at) if i not in owner.in_place]
+        self.statics = [
+            (t.detach() if i in owner.in_place else like(t)).requires_grad_(t.requires_grad)
+            for i, t in zip(owner.at, given)
+        ]
+        self._number = 0
+        self._lock = threading.Lock()
         copy_in(self.statics, given)
-        inputs = list(self._inputs)
-        for i, static in zip(self._at, self.statics):
-            # A new leaf: if it were a view, as eager's argument may be, gradients would bypass it.
-            inputs[i] = static
+        # Each a new leaf: if it were a view, as eager's argument may be, gradients would bypass it.
+        inputs = self._with(self.statics)
         with torch.enable_grad():
-            made = capture_graph(place, lambda: self.fn(*inputs))
-        forward, result = made.graph, made.result
-        self._pool = forward.pool()
-        self._build = builder(result)
-        for k in written_inputs(forward, list(self.statics)):
-            if self._at[k] not in self._in_place:
-                name = self._names[self._at[k]] or "a tensor that it computed earlier"
-                raise RuntimeError(f"it writes to {name} where a result needs gradients: write to {name}.clone()")
+            self._forward, result = capture_graph(arena, lambda: owner.fn(*inputs))
+        self.build = builder(result)
+        for k in set(self.copied).intersection(written_inputs(self._forward, list(self.statics))):
+            name = owner.names[owner.at[k]] or "a tensor that it computed earlier"
+            raise RuntimeError(f"it writes to {name} where a result needs gradients: write to {name}.clone()")
         results: list[Tensor] = []
         flatten(result, results)
         if not all(t.is_cuda and t.layout is torch.strided for t in results):
             raise RuntimeError("a result is not a tensor on the device")
-        self._sources, self._places = _taken_apart(results, self.statics)
+        self._sources, self.places = _taken_apart(results, self.statics)
         self.made = [_source(results, *each) for each in self._sources]
-        if [t.stride() for t in given] != [t.stride() for t in self.statics] and any(p for _, p in self._places):
+        if [t.stride() for t in given] != [t.stride() for t in self.statics] and any(p for _, p in self.places):
             raise RuntimeError("a result is a part of an argument with gaps in its memory")
         ends = [t for t in self.made if t.requires_grad]
-        self.wanted = [t for t in self.statics if t.requires_grad]
-        self.arriving = [torch.empty_like(t, requires_grad=False) for t in ends]
-        self._backwards = {}
-        for arrivals in (*self._arrivals, (True,) * len(ends)):
-            self._backwards[arrivals] = self._record_backward(place, ends, arrivals)
-        self._is_random = draws(forward) or forward.is_opaque
-        self._generators = list(forward._program.generators)
-        self._needs = [t.requires_grad for t in self.made]
+        self._arriving = [torch.empty_like(t, requires_grad=False) for t in ends]
+        self.backwards: dict[tuple[bool, ...], tuple[Any, list[Tensor | None]]] = {}
+        """By which results receive gradients: the backward graph and the gradients that it writes."""
+        for arrivals in (*owner.arrivals, (True,) * len(ends)):
+            self.backwards[arrivals] = self._backward(ends, arrivals)
+        self._is_random = draws(self._forward) or self._forward.is_opaque
+        self._generators = list(self._forward._program.generators)
+        self.needs = [t.requires_grad for t in self.made]
         # Only the results' memory is needed from here on, not their autograd history.
         self.made = [t.detach() for t in self.made]
-        self._forward = forward
 
-    def _record_backward(self, place: Any, ends: list[Tensor], arrivals: tuple[bool, ...]) -> tuple[Any, Any]:
-        from_, arriving = list(compress(ends, arrivals)), list(compress(self.arriving, arrivals))
+    def _with(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """The function's inputs, these tensors among them."""
+        inputs = list(self.owner.inputs)
+        for i, tensor in zip(self.owner.at, tensors):
+            inputs[i] = tensor
+        return inputs
+
+    def _backward(self, ends: list[Tensor], arrivals: tuple[bool, ...]) -> tuple[Any, Any]:
+        from_, arriving = list(compress(ends, arrivals)), list(compress(self._arriving, arrivals))
+        wanted = [t for t in self.statics if t.requires_grad]
         is_last = all(arrivals)
         with torch.enable_grad():
-            made = capture_graph(
-                place,
-                lambda: torch.autograd.grad(
-                    from_, self.wanted, arriving, allow_unused=True, retain_graph=not is_last
-                ),
-                self._pool,
+            return capture_graph(
+                self.arena,
+                lambda: torch.autograd.grad(from_, wanted, arriving, allow_unused=True, retain_graph=not is_last),
+                self._forward.pool(),
             )
-        return made.graph, made.result
 
     # -- replay ---------------------------------------------------------------------------------------
 
@@ -192,18 +228,18 @@ class Gradients(CapturedCallable):
     ) -> list[Any]:
         """Replay the backward of forward ``number``; return gradients owned by the caller."""
         with self._lock, torch.no_grad():
-            came = list(compress(grads, self._needs))
+            came = list(compress(grads, self.needs))
             arrivals = tuple(grad is not None for grad in came)
             if any(grad is not None and is_one(grad) for grad in came for is_one in _BATCHED):
-                self.eager.count("several gradients arrive at once (is_grads_batched, vmap)")
+                self.owner.eager.count("several gradients arrive at once (is_grads_batched, vmap)")
                 with self._as_then(states):
                     return self._grad(given, grads, create_graph=False)
-            if arrivals not in self._backwards:
+            if arrivals not in self.backwards:
                 return self._backward_itself(states, given, grads, arrivals)
             if number != self._number:
                 self._once_more(states, given)
-            copy_in(list(compress(self.arriving, arrivals)), list(compress(came, arrivals)))
-            backward, found = self._backwards[arrivals]
+            copy_in(list(compress(self._arriving, arrivals)), list(compress(came, arrivals)))
+            backward, found = self.backwards[arrivals]
             backward.replay()
             return [grad.clone() if grad is not None else None for grad in found]
 
@@ -211,10 +247,9 @@ class Gradients(CapturedCallable):
         self, states: list[Any], given: Sequence[Tensor], grads: Sequence[Any], arrivals: tuple[bool, ...]
     ) -> list[Any]:
         """Run a backward that has no graph through the function; the next forward captures one for it."""
-        self.eager.count("only some of its results are differentiated, for the first time")
-        if len(self._arrivals) + 1 < MAX_BACKWARDS and arrivals not in self._arrivals:
-            self._arrivals.append(arrivals)
-            self._is_complete = False
+        self.owner.eager.count("only some of its results are differentiated, for the first time")
+        if len(self.owner.arrivals) + 1 < MAX_BACKWARDS and arrivals not in self.owner.arrivals:
+            self.owner.arrivals.append(arrivals)
         with self._as_then(states):
             return self._grad(given, grads, create_graph=False)
 
@@ -229,21 +264,18 @@ class Gradients(CapturedCallable):
                 "a graphed function that draws random numbers or writes to memory of its own is differentiated twice;"
                 " call the function itself where create_graph=True is wanted"
             )
-        self.eager.count("its gradients are differentiated again")
+        self.owner.eager.count("its gradients are differentiated again")
         return self._grad(given, grads, create_graph=True)
 
     def _grad(self, given: Sequence[Tensor], grads: Sequence[Any], *, create_graph: bool) -> list[Any]:
         """Compute gradients with the function itself."""
-        inputs = list(self._inputs)
         results: list[Tensor] = []
         with torch.enable_grad():
             # Views, because a tensor's hooks must run once, for the gradient that leaves the whole.
             own = [t.view_as(t) if t.requires_grad else t for t in given]
-            for i, each in zip(self._at, own):
-                inputs[i] = each
-            flatten(self.fn(*inputs), results)
+            flatten(self.owner.fn(*self._with(own)), results)
         made = [_source(results, *each) for each in self._sources]
-        ends = [(t, grad) for t, grad, needs in zip(made, grads, self._needs) if needs and grad is not None]
+        ends = [(t, grad) for t, grad, needs in zip(made, grads, self.needs) if needs and grad is not None]
         wanted = [t for t, static in zip(own, self.statics) if static.requires_grad]
         return list(
             torch.autograd.grad(
@@ -331,20 +363,20 @@ class _Replay(torch.autograd.Function):
     """The two graphs as one step of autograd."""
 
     @staticmethod
-    def forward(ctx: Any, owner: Gradients, *given: Tensor) -> tuple[Tensor, ...]:
-        ctx.owner = owner
+    def forward(ctx: Any, pair: _Pair, *given: Tensor) -> tuple[Tensor, ...]:
+        ctx.pair = pair
         ctx.set_materialize_grads(False)
-        ctx.number, ctx.states, results = owner.run_forward(given)
+        ctx.number, ctx.states, results = pair.run_forward(given)
         # Saved through autograd: changing an input in place before the backward raises torch's own error.
         ctx.save_for_backward(*given)
-        ctx.mark_non_differentiable(*[t for t, needs in zip(results, owner._needs) if not needs])
+        ctx.mark_non_differentiable(*[t for t, needs in zip(results, pair.needs) if not needs])
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        owner: Gradients = ctx.owner
+        pair: _Pair = ctx.pair
         if torch.is_grad_enabled():  # create_graph=True
-            found = iter(owner.run_differentiable(ctx.saved_tensors, grads))
+            found = iter(pair.run_differentiable(ctx.saved_tensors, grads))
         else:
-            found = iter(owner.run_backward(ctx.number, ctx.states, ctx.saved_tensors, grads))
-        return None, *[next(found) if t.requires_grad else None for t in owner.statics]
+            found = iter(pair.run_backward(ctx.number, ctx.states, ctx.saved_tensors, grads))
+        return None, *[next(found) if t.requires_grad else None for t in pair.statics]

@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from gfxgraph.callables.arena import Arena, CaptureDied, beside, current_arena, overlap, reads_of, span, writes_of
+from gfxgraph.callables.arena import Arena, CaptureDied, overlap, reads_of, span, writes_of
 from gfxgraph.callables.captured import WARM_UP, Captured, Instance, Options, Shared
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.outputs import use_count
@@ -420,16 +420,11 @@ class TrainingStep(Graphed):
 
 
 def _detached(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The step, run where a capture would run it; its results without gradients."""
+    """The step, its results without gradients."""
 
     @functools.wraps(step)
     def whole(*args: Any, **kwargs: Any) -> Any:
-        place = current_arena()
-        if place is None or torch.cuda.is_current_stream_capturing():
-            made = step(*args, **kwargs)
-        else:
-            made = beside(place, step, args, kwargs)
-        return pytree.tree_map_only(Tensor, Tensor.detach, made)
+        return pytree.tree_map_only(Tensor, Tensor.detach, step(*args, **kwargs))
 
     return whole
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables.inputs import copy_in
+from gfxgraph.callables.inputs import copy_all
 from tests.conformance.conftest import HAS_GPU
 
 pytestmark = pytest.mark.any_platform
@@ -107,7 +107,7 @@ def test_dtypes_that_torch_cannot_copy_together(platform, monkeypatch):
 
     monkeypatch.setattr(torch, "_foreach_copy_", refuse)
     targets, sources = torch.zeros(2, 3, device="cuda"), torch.ones(2, 3, device="cuda")
-    copy_in(list(targets), list(sources))
+    copy_all(list(targets), list(sources))
     assert torch.equal(targets, sources)
 
 

@@ -216,16 +216,3 @@ def device_copier(driver: Any) -> Callable[[int, int, int, int], int] | None:
 
 def tensors_of(tree: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
-
-
-def copy_in(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:
-    """Copy tensors that are not already in place, in one launch if torch can."""
-    pairs = [(b, g) for b, g in zip(buffers, given) if b.data_ptr() != g.data_ptr() or b.stride() != g.stride()]
-    # Below autograd: a buffer is plain memory, whatever it belonged to when it was made.
-    copy_all([b for b, _ in pairs], [g.detach() for _, g in pairs], non_blocking=False)
-
-
-def like(tensor: Tensor) -> Tensor:
-    """Fresh dense memory, with dims in the tensor's order."""
-    strides = dense_strides(tensor.size(), dim_order(tensor))
-    return torch.empty_strided(tensor.size(), strides, dtype=tensor.dtype, device=tensor.device)

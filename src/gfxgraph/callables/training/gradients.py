@@ -36,7 +36,7 @@ from torch import Tensor
 
 from gfxgraph.callables.arena import Arena, arena_of, capture_graph, draws, replay, writes_of, written_inputs
 from gfxgraph.callables.captured import CapturedCallable, label_of
-from gfxgraph.callables.inputs import copy_in, is_dense, like
+from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, is_dense
 from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import NotATree, RunEagerly, flatten
 from gfxgraph.capture.replay.rollback import Rollback
@@ -159,13 +159,16 @@ class _Pair:
     def __init__(self, owner: Gradients, arena: Arena, given: list[Tensor]) -> None:
         self.owner, self.arena = owner, arena
         self.copied = [k for k, i in enumerate(owner.at) if i not in owner.in_place]
-        self.statics = [
-            (t.detach() if i in owner.in_place else like(t)).requires_grad_(t.requires_grad)
+        self._static = [
+            StaticInput(t.detach().requires_grad_(t.requires_grad))
+            if i in owner.in_place
+            else StaticInput.like(t, None, Buffers(), 0)
             for i, t in zip(owner.at, given)
         ]
+        self.statics = [static.tensor for static in self._static]
         self._number = 0
         self._lock = threading.Lock()
-        copy_in(self.statics, given)
+        self._fill(given)
         # Each a new leaf: if it were a view, as eager's argument may be, gradients would bypass it.
         inputs = self._with(self.statics)
         with torch.enable_grad():
@@ -180,8 +183,6 @@ class _Pair:
             raise RuntimeError("a result is not a tensor on the device")
         self._sources, self.places = _taken_apart(results, self.statics)
         self.made = [_source(results, *each) for each in self._sources]
-        if [t.stride() for t in given] != [t.stride() for t in self.statics] and any(p for _, p in self.places):
-            raise RuntimeError("a result is a part of an argument with gaps in its memory")
         ends = [t for t in self.made if t.requires_grad]
         self._arriving = [torch.empty_like(t, requires_grad=False) for t in ends]
         self.backwards: dict[tuple[bool, ...], tuple[Any, list[Tensor | None]]] = {}
@@ -193,6 +194,10 @@ class _Pair:
         self.needs = [t.requires_grad for t in self.made]
         # Only the results' memory is needed from here on, not their autograd history.
         self.made = [t.detach() for t in self.made]
+
+    def _fill(self, given: Sequence[Tensor]) -> None:
+        pairs = [s.target(t) for s, t in zip(self._static, given) if s.tensor.data_ptr() != t.data_ptr()]
+        copy_all([target for target, _ in pairs], [source for _, source in pairs])
 
     def _with(self, tensors: Sequence[Tensor]) -> list[Any]:
         """The function's inputs, these tensors among them."""
@@ -218,7 +223,7 @@ class _Pair:
         """Replay the forward; return its number, the random states from before, and results owned by the caller."""
         with self._lock, torch.no_grad():
             states = [generator.get_state() for generator in self._generators] if self._is_random else []
-            copy_in(self.statics, given)
+            self._fill(given)
             replay(self._forward)
             self._number += 1
             return self._number, states, [t.clone() for t in self.made]
@@ -238,7 +243,7 @@ class _Pair:
                 return self._backward_itself(states, given, grads, arrivals)
             if number != self._number:
                 self._once_more(states, given)
-            copy_in(list(compress(self._arriving, arrivals)), list(compress(came, arrivals)))
+            copy_all(list(compress(self._arriving, arrivals)), [grad.detach() for grad in compress(came, arrivals)])
             backward, found = self.backwards[arrivals]
             backward.replay()
             return [grad.clone() if grad is not None else None for grad in found]
@@ -286,7 +291,7 @@ class _Pair:
     def _once_more(self, states: list[Any], given: Sequence[Tensor]) -> None:
         """Restore what the forward saved for these inputs, by replaying it."""
         with self._as_then(states):
-            copy_in(self.statics, given)
+            self._fill(given)
             self._forward.replay()
         self._number += 1
 

@@ -70,7 +70,7 @@ class WhileLoop:
         return self._step.why_eager
 
     def stats(self) -> dict[str, Any]:
-        """As of ``graphed``, of its steps, and of its condition where a call begins."""
+        """``captures``, ``replays``, ``eager`` and ``pieces`` (calls by reason), ``signatures``: its steps' sums."""
         return summed([self._test, self._step])
 
     def __call__(self, *state: Tensor) -> tuple[Tensor, ...]:

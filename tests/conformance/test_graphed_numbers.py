@@ -16,6 +16,14 @@ import gfxgraph
 from gfxgraph.capture.torchs_graph import TORCH_VERSION
 
 pytestmark = [pytest.mark.usefixtures("platform"), pytest.mark.any_platform]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def handlers_of_the_simulators_functions():
+    """Dynamo keeps a table of functions; a test without the simulator, which has its own, may have made it."""
+    torch._dynamo.variables.TorchInGraphFunctionVariable._get_handlers.cache_clear()
+
+
 COUNT = 0
 HISTORY: list[int] = []
 

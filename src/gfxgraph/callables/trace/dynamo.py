@@ -524,7 +524,8 @@ class Frontend:
         given = self._given(args, kwargs)
         if world.has_moved(given):
             return True
-        world.rearm(given)
+        if not world.unwatched:
+            world.rearm(given)
         return False
 
     def rebind(self, world: World, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

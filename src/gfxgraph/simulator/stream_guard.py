@@ -5,8 +5,8 @@ Stays out: registering it (torch_device.py).
 
 Later torches ship ``FakeGuardImpl<CUDA>``; 2.9 ships its header alone. A guard is asked while exceptions are on their
 way through C++, so Python cannot answer, and ctypes cannot return a ``c10::Stream`` in two registers. So the three
-functions that give one are written here as x86-64 machine code, for System V's calling convention; the stream's number
-is a value of pthread's for each thread. All others are asked for a number, a truth or nothing: 1 is right for each
+functions that give one are x86-64 machine code here, for System V's calling convention; a thread's current stream is
+a thread-local value of pthread's. All others are asked for a number, a truth or nothing: 1 is right for each
 (``c10::Device`` of the first CUDA device is 1, too).
 """
 

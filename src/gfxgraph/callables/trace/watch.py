@@ -240,7 +240,8 @@ class Watch:
             if own.get(name, NOTHING) is value:
                 self.watch(own, (name,))
                 return
-            is_method = isinstance(value, types.MethodType) and getattr(of_kind, "__func__", of_kind) is value.__func__
+            of_method = getattr(of_kind, "__func__", of_kind) if isinstance(value, types.MethodType) else NOTHING
+            is_method = of_method is getattr(value, "__func__", None)
             if name not in own and (is_method or of_kind is value and not hasattr(type(value), "__get__")):
                 self.watch(own, (name,))
                 self.of_class(kind, name)

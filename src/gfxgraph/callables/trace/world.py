@@ -37,6 +37,8 @@ from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, asks_by_name,
 from gfxgraph.callables.trace.watch import PACKAGES, Unwatchable, is_other_zero, is_packages, same_tensors
 from gfxgraph.config import LOOKS_UP_VARIABLES, environment
 
+ROOT = "<graphed>"
+"""The file of the frames in which Dynamo meets the functions."""
 MAX_REBOUND = 4
 """So often may something that is read from outside be another one; past that it is an input of the graphs' pieces."""
 MOST_SMALL = 16
@@ -85,7 +87,7 @@ class Granted:
         """Record the present state of what a walk has found, but for what the code itself stores in classes: that
         Dynamo guards.
         """
-        own = [each for each in code if not PACKAGES.search(each.co_filename)]
+        own = [each for each in code if each.co_filename != ROOT and not PACKAGES.search(each.co_filename)]
         named = {name for each in own for name in each.co_names}
         self._owned += [
             each for each in _granted(watch.classes, watch.functions, code) if (id(each[0]), each[1]) not in stored

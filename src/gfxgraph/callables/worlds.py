@@ -253,7 +253,7 @@ class Worlds:
         """Make a fast path for calls like this one, if its world is as when it was traced."""
         front, world = self._front, call.world
         assert front is not None
-        if graphs.fn != world.found.graph.forward or front.keeps:
+        if graphs.fn != world.found.graph.forward or front.keeps or world.unwatched or not graphs.is_due:
             return
         if not world.is_same() and front.find(call.args, call.kwargs) is world:
             front.has_moved(call.world, call.args, call.kwargs)  # watches it again if not

@@ -41,7 +41,7 @@ from gfxgraph.callables.fast_path import Writer
 from gfxgraph.callables.graphed import never
 from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, is_dense
 from gfxgraph.callables.outputs import builder
-from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten
+from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten, twins_of
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt
@@ -52,6 +52,8 @@ _BATCHED = (torch._C._functorch.is_batchedtensor, torch._C._functorch.is_legacy_
 """Tests for tensors that stand for several, without memory: those of torch.func, and of is_grads_batched."""
 MAX_BACKWARDS = 4
 """Most sets of differentiated results that get a backward of their own; others run the function itself."""
+MAX_WAIT = 1024
+"""Most calls to wait before another fast path is made, where the last ones served none."""
 _OVER_CAP = "a capture would exceed the memory limit"
 
 
@@ -141,17 +143,19 @@ class Gradients(CapturedCallable):
         self.n_replays += 1
         return pair.build(iter([have[at] if part is None else part.of(have[at]) for at, part in pair.places]))
 
-    def make_fast(self, world: World, call: Call, inputs: Sequence[Any], made: Sequence[Any], result: Any) -> None:
-        """Make the fast path for calls like this one, whose ``inputs`` and results ``made`` were the graph's.
-
-        It is made again where its world seemed to have changed: at once where it has served a call, ever later where
-        it has served none.
-        """
+    @property
+    def is_due(self) -> bool:
+        """Whether to make a fast path: at once if the last one has served a call, else after ever more calls."""
         self._n_slow += 1
         if self._n_slow < self._wait:
-            return
-        served = self.n_replays > self._n_served + self._n_slow
-        self._n_slow, self._wait, self._n_served = 0, 1 if served else min(2 * self._wait, 1024), self.n_replays
+            return False
+        has_served = self.n_replays > self._n_served + self._n_slow
+        self._n_slow, self._wait = 0, 1 if has_served else min(2 * self._wait, MAX_WAIT)
+        self._n_served = self.n_replays
+        return True
+
+    def make_fast(self, world: World, call: Call, inputs: Sequence[Any], made: Sequence[Any], result: Any) -> None:
+        """Make the fast path for calls like this one, whose ``inputs`` and results ``made`` were the graph's."""
         if self._pair is not None:
             self.fast = _fast(self._pair, world, call, [inputs[i] for i in self.at], made, result) or never
 
@@ -178,7 +182,8 @@ class Gradients(CapturedCallable):
 class _Pair:
     """A forward and its backwards, over one memory."""
 
-    twins = ()
+    twins: Sequence[int] = ()
+    """For each argument of calls that have a fast path the first that is the same tensor."""
 
     def __init__(self, owner: Gradients, arena: Arena, given: list[Tensor]) -> None:
         self.owner, self.arena = owner, arena
@@ -478,6 +483,7 @@ def _fast(
     writer.names |= {name: t for name, t in zip(names.values(), world.tensors)}
     names |= {id(t): f"t{i}" for i, t in enumerate(call.tensors)}
     taken = [names.get(id(t), "") for t in given]
+    pair.twins = twins_of(call.tensors)
     writer.guards(world, True)
     writer.names |= {"apply": _apply, "pair": pair, "owner": pair.owner, "arrivals": pair.owner.arrivals}
     writer.names |= {"task": torch._C._current_graph_task_id, "ReplayError": (ReplayError, RunEagerly)}

@@ -53,7 +53,7 @@ from gfxgraph.callables.trace.trace_result import (
     said,
     with_random_states,
 )
-from gfxgraph.callables.trace.world import Granted, World
+from gfxgraph.callables.trace.world import ROOT, Granted, World
 from gfxgraph.core.locks import new_lock
 
 _CONFIG = {
@@ -61,6 +61,7 @@ _CONFIG = {
     "allow_unspec_int_on_nn_module": True,
     "suppress_errors": True,  # code at which Dynamo itself fails runs as Python
     "inline_torch_dispatch_torch_compile": False,  # our modes may watch; others' make the call eager
+    "skip_guards_on_constant_func_defaults": False,  # before 2.13 a list is such a constant, too
     "skip_no_tensor_aliasing_guards_on_parameters": False,
     "allow_empty_graphs": True,  # a function that does nothing needs guards, too
     "use_numpy_random_stream": True,  # NumPy's random numbers must not become torch's
@@ -222,12 +223,26 @@ class Configured:
                 _quieten(changes)
                 correct(changes, errors, seen)
                 made = self._callback(*args, **kwargs)
+                _keep_external()
             reason = getattr(made, "skip_reason", None)
             if reason and local.skipped is not None:
                 local.skipped.append(said(str(errors[-1])) if errors else reason)
             if front is not None:
                 front.note_frame(args[0], made, n_before)
         return made
+
+
+_external: dict[int, Any] = {}
+
+
+def _keep_external() -> None:
+    """Keep the streams and events that a trace met.
+
+    Dynamo refers to them weakly. Once one was gone, the next trace ended in a segmentation fault (torch 2.11, CUDA).
+    """
+    known = sys.modules.get("torch._dynamo.graph_bytecode_inputs")
+    for ref in () if known is None else known.index_to_external_object_weakref.values():
+        _external[id(ref())] = ref()
 
 
 def _for_symbols(front: Frontend) -> dict[str, Any]:
@@ -264,15 +279,14 @@ def root_of(fn: Callable[..., Any]) -> Callable[..., Any]:
         # Makes Dynamo guard the keys of these, and their order: it does not guard keys that a function looks for in
         # vain.
         for each in (*args, *kwargs.values(), kwargs):
-            match each:
-                case {}:
-                    len(each)
-                    list(each)
+            if isinstance(each, dict):
+                len(each)
+                list(each)
         return fn(*args, **kwargs)
 
     _prepare_dynamo()
     # Dynamo stores what it learns about changing sizes and numbers by file and line: each root has its own.
-    code = root.__code__.replace(co_name="call", co_filename="<graphed>", co_firstlineno=next(_lines))
+    code = root.__code__.replace(co_name="call", co_filename=ROOT, co_firstlineno=next(_lines))
     names = {"__builtins__": __builtins__, "__name__": __name__}
     return types.FunctionType(code, names, "call", None, root.__closure__)
 
@@ -526,7 +540,8 @@ class Frontend:
         given = self._given(args, kwargs)
         if world.has_moved(given):
             return True
-        world.rearm(given)
+        if not world.unwatched:
+            world.rearm(given)
         return False
 
     def rebind(self, world: World, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

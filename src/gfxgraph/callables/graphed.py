@@ -159,6 +159,8 @@ class Graphed:
         if is_dynamo_compiling():  # Dynamo reads this as True: the call becomes part of its trace
             return self._fn(*args, **kwargs)
         result = self._fast(args, kwargs)
+        if result is MISS and self._worlds.with_gradients:
+            result = self._worlds.fast(args, kwargs)
         return result if result is not MISS else self._slow(args, kwargs)
 
     @unbroken

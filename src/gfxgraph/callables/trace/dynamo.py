@@ -92,6 +92,8 @@ class _Local(threading.local):
     found: list[Found] | None = None
     skipped: list[str] | None = None
     versions: _Versions | None = None
+    noted: list[Any] | None = None
+    """Where pieces note the calls with gradients that they replay: what replays them, inputs, results."""
 
 
 local = _Local()

@@ -148,8 +148,7 @@ class Graphed:
         self._state: process.Process | None = None
         self._bound: dict[str, Graphed] = {}
         """As a method: of what has no dict to keep it in."""
-        if not isinstance(fn, torch.nn.Module):
-            functools.update_wrapper(self, fn, updated=())
+        functools.update_wrapper(self, fn, updated=())
 
     # -- one call ---------------------------------------------------------------------------------
 

@@ -460,7 +460,10 @@ class Graphed:
 
     @staticmethod
     def of(module: Any) -> Graphed:
-        """The callable that a graphed module's calls go through; with ``in_place``, too.
+        """The callable that a graphed module's calls go through.
+
+        Args:
+            module: what `gfxgraph.graphed` gave for a module, or changed in place.
 
         Raises:
             TypeError: it is not graphed.

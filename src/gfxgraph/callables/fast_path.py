@@ -180,6 +180,9 @@ class Writer:
             self.line(f"if t{i}.__dict__: return MISS")
         self.names["is_same"] = world.is_same
         self.line("if not is_same(): return MISS")
+        if getattr(world, "asks_guards", ""):
+            self.names["is_same_for"] = world.is_same_for
+            self.line("if not is_same_for(args, kwargs): return MISS")
         homes = world.written_homes
         if homes and self.n_taken:
             # The storages are alive and unmoved, so an address outside them is still outside.

@@ -121,7 +121,7 @@ class Worlds:
             # What it stores changes what it reads, so Dynamo's guards decide.
             self._refuse_more(args, kwargs)
             raise InPieces(world.why_pieces, is_one=True)
-        if world is None or not world.is_same():
+        if world is None or not world.is_same_for(args, kwargs):
             world = self._find(call, args, kwargs) if front.worlds else None
             if world is None:
                 return False

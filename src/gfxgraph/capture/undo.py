@@ -189,7 +189,7 @@ def correct_flags() -> None:
     for name, sets in _FLAGS.items():
         if hasattr(dispatch, name):
             setattr(dispatch, name, any(map(sets, others)))
-    if hasattr(dispatch, _COMPILED):
+    if hasattr(dispatch, "set_is_in_mode_without_ignore_compile_internals"):  # torch 2.10
         dispatch.set_is_in_mode_without_ignore_compile_internals(getattr(dispatch, _COMPILED))
 
 

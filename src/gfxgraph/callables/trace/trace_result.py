@@ -165,10 +165,12 @@ def _from_outside(tx: Any) -> tuple[list[str], str]:
     """Of what the frame returns: tensors and changing numbers that it did not make, and a container of that kind."""
     # lazily: Dynamo takes seconds to import, and has been when it calls this
     from torch._dynamo.side_effects import AttributeMutationExisting, ValueMutationExisting
-    from torch._dynamo.source import TempLocalSource
+    from torch._dynamo import source as sources
     from torch._dynamo.variables import SymNodeVariable, TensorVariable, UserDefinedClassVariable
     from torch._dynamo.variables.base import VariableTracker
 
+    # of torch 2.10
+    unnamed = (types.NoneType, getattr(sources, "TempLocalSource", types.NoneType))
     stored = tx.output.side_effects.store_attr_mutations
     tensors: list[str] = []
     others: list[str] = []
@@ -177,9 +179,7 @@ def _from_outside(tx: Any) -> tuple[list[str], str]:
     def look_at(variable: Any) -> None:
         for attribute in stored.get(variable, {}).values():  # of objects that the frame makes
             VariableTracker.visit(look_at, attribute, seen)
-        if isinstance(variable.source, types.NoneType | TempLocalSource) or isinstance(
-            variable, UserDefinedClassVariable
-        ):
+        if isinstance(variable.source, unnamed) or isinstance(variable, UserDefinedClassVariable):
             return
         if isinstance(variable, TensorVariable | SymNodeVariable):
             tensors.append(name_of(variable.source))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gfxgraph.callables.buckets import parameters_of
 from gfxgraph.callables.padding.judge import REFUSED
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ def _ways(graphed: Graphed) -> list[str]:
         rows.append((0, "eager", f"{why} ({', '.join(refused[why])})"))
     lines = [f"  {'calls':>7}  way         why"]
     lines += [f"  {n:>7}  {way:<10}  {why}".rstrip() for n, way, why in rows]
+    for why, n in graphed._slow_ways.most_common():
+        lines.append(f"  {n} of those by a graph took the slow way: {why}")
     if graphed._pieces and has_graphs:
         lines.append("  in pieces: Python runs at each call, and each graph in between is captured on its own")
     return lines
@@ -80,10 +82,7 @@ def advice(fn: Callable[..., Any], calls: Sequence[Any]) -> list[str]:
         calls: the structures of the calls seen (signature.py).
     """
     positional = [structure[1][1:] for structure in calls if isinstance(structure, tuple)]
-    try:
-        names = list(inspect.signature(getattr(fn, "forward", fn)).parameters)
-    except (TypeError, ValueError):
-        names = []
+    names = [each.name for each in parameters_of(fn)]
     found = []
     for i in range(min((len(each) for each in positional), default=0)):
         seen = {each[i] for each in positional if _is_number(each[i])}

@@ -9,9 +9,11 @@ graphs by a node type of its own, are torch operations here, and are kept out by
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import torch
 
 from gfxgraph.process import process
 
@@ -26,8 +28,11 @@ def settings() -> dict[str, Any]:
     """Inductor's settings for the simulator; empty otherwise."""
     if not is_on():
         return {}
+    # lazily: Inductor takes seconds to import
+    from torch._inductor import config
+
     return {
-        "fallback_by_default": True,
+        **({"fallback_by_default": True} if hasattr(config, "fallback_by_default") else {}),
         "fx_graph_cache": False,
         "compile_threads": 1,
         "custom_should_partition_ops": ["prims::device_put"],
@@ -42,6 +47,17 @@ def device() -> Iterator[None]:
     yield
 
 
+def _is_left_to_torch(is_unsupported: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """What ``fallback_by_default`` does, by the question that torch 2.9 asks of each operation."""
+    aten = torch.ops.aten
+    of_sizes = (aten._assert_scalar.default, aten.lift_fresh_copy.default)
+
+    def is_left(node: Any, *more: Any) -> bool:
+        return is_unsupported(node, *more) or (is_on() and node.target not in of_sizes)
+
+    return is_left
+
+
 _is_standing = False
 
 
@@ -50,9 +66,11 @@ def _stand() -> None:
     if _is_standing:
         return
     # lazily: Inductor takes seconds to import
-    from torch._inductor import scheduler
+    from torch._inductor import config, graph, scheduler
     from torch.utils import _triton
 
+    if not hasattr(config, "fallback_by_default"):  # before torch 2.10
+        graph.fallback_node_due_to_unsupported_type = _is_left_to_torch(graph.fallback_node_due_to_unsupported_type)
     create = scheduler.Scheduler.create_backend
     compilers_hash = _triton.triton_hash_with_backend
 

@@ -10,6 +10,7 @@ import dataclasses
 import os
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -187,6 +188,12 @@ def _patch_modules(sim: Simulator, undo: Replaced) -> None:
     _device_constructors()
     for name, function in factories_with_pinning(sim).items():
         undo.replace(torch, name, function)
+    if torch.version.cuda and not hasattr(torch._C, "_ensureCUDADeviceGuardSet"):
+        # A CUDA build of torch 2.9 asks the driver whether its card has these, which raises where there is no driver.
+        for name in ("flash", "mem_efficient", "cudnn"):
+            switch = getattr(torch._C, f"_set_sdp_use_{name}")
+            undo.add(partial(switch, getattr(torch._C, f"_get_{name}_sdp_enabled")()))
+            switch(False)
     if sim.profile.platform == "hip":
         undo.replace(torch.version, "hip", sim.profile.torch_hip)
         undo.replace(torch.version, "cuda", None)

@@ -10,6 +10,7 @@ registered; a registered state stays in capture mode until its capture ends succ
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import struct
 from typing import Any, Final
@@ -188,6 +189,20 @@ class SimGenerator(torch._C.Generator):
 
     def __reduce__(self) -> Any:
         return _rebuild, (self.get_state(),)
+
+
+def _be_no_opaque_type() -> None:
+    """Have Dynamo take it for an object of the program's, as torch's own class.
+
+    Torch 2.14 makes an exception for ``torch._C.Generator`` itself. A subclass it replaces by a stand-in, which C++
+    then takes for a generator: a segmentation fault.
+    """
+    types = getattr(getattr(torch._library, "opaque_object", None), "_OPAQUE_TYPES", {})
+    if torch._C.Generator in types:
+        types[SimGenerator] = dataclasses.replace(types[torch._C.Generator], class_name="a generator of no type")
+
+
+_be_no_opaque_type()
 
 
 def _rebuild(state: torch.Tensor) -> SimGenerator:

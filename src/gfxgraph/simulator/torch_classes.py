@@ -441,6 +441,10 @@ class SimCUDAGraphBase:
     def pools(self) -> list[PoolId]:
         return list(self._holdings.pools)
 
+    def _retain_pool(self, pool: PoolId) -> None:  # from 2.14 on called by use_mem_pool inside a capture
+        self.sim.allocator.retain_pool(pool)
+        self._holdings.pools.append(pool)
+
     def raw_cuda_graph(self) -> int:
         label = "hip" if self.sim.profile.platform == "hip" else "cuda"
         if _TEMPLATE_LIVES_BETWEEN and self._graph is None:

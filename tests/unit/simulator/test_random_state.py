@@ -131,3 +131,17 @@ def test_generator_objects(sim: simulator.Simulator) -> None:
     assert copy.initial_seed() == 4
     with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator"):
         torch.empty(3, device="cuda").uniform_(generator=on_host)
+
+
+def test_code_that_draws_from_a_generator_compiles(sim: simulator.Simulator) -> None:
+    """Dynamo hands the operation the generator itself: a stand-in for it ended the process (torch 2.14)."""
+    generator = torch.Generator(device="cuda")
+    weights = torch.ones(3, 10, device="cuda")
+
+    def sample(x: torch.Tensor) -> torch.Tensor:
+        return torch.multinomial(x.softmax(-1), 1, generator=generator)
+
+    generator.manual_seed(7)
+    wanted = sample(weights)
+    generator.manual_seed(7)
+    assert torch.equal(torch.compile(sample, backend="eager")(weights), wanted)

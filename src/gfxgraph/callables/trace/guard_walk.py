@@ -288,6 +288,10 @@ class GuardWalk(Watch):
             self.word("type", parent, value, "type({0}) is not {1}")
         elif not isinstance(name, str) or not name.isidentifier():
             raise Unwatchable(f"{source} of a {type(parent).__qualname__}")
+        elif isinstance(parent, types.ModuleType) and name not in vars(parent) and name != "__dict__":
+            self.compare(
+                (id(parent), name), parent, value, f"{{0}}.{name} is not {{1}}"
+            )  # by its class's __getattr__
         elif isinstance(parent, types.ModuleType) and is_users(parent) and name != "__dict__":
             self.compare((id(parent), name), vars(parent), value, f"{{0}}.get({name!r}) is not {{1}}")
         elif name != "__dict__":

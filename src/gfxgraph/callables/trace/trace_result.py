@@ -164,8 +164,8 @@ def _replaced(effects: Any) -> Iterator[tuple[str, Any]]:
 def _from_outside(tx: Any) -> tuple[list[str], str]:
     """Of what the frame returns: tensors and changing numbers that it did not make, and a container of that kind."""
     # lazily: Dynamo takes seconds to import, and has been when it calls this
-    from torch._dynamo.side_effects import AttributeMutationExisting, ValueMutationExisting
     from torch._dynamo import source as sources
+    from torch._dynamo.side_effects import AttributeMutationExisting, ValueMutationExisting
     from torch._dynamo.variables import SymNodeVariable, TensorVariable, UserDefinedClassVariable
     from torch._dynamo.variables.base import VariableTracker
 

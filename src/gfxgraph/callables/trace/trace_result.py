@@ -65,6 +65,7 @@ def _is_outside(source: str, given: Mapping[str, Any]) -> bool:
     return not isinstance(held, tuple) and not dataclasses.is_dataclass(held)
 
 
+_OF_STREAMS = re.compile(r"\bstreams\.|_stream\b|_event\b|get_external_object_by_index|get_user_object_from_id")
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 _FIELD = re.compile(r"(L\['(?:args|kwargs)'\](?:\[[^\[\]]*\])*)\.\w+(?:\[[^\[\]]*\])*")
 _WAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -77,9 +78,9 @@ def look(graph: Any) -> Found:
 
     tx = InstructionTranslator.current_tx()
     output = tx.output
-    if any(wait in str(node.target) for node in graph.graph.nodes for wait in ("wait_stream", "wait_event")):
-        # An FX graph records work on another stream only as an annotation.
-        raise torch._dynamo.exc.SkipFrame("it works on several streams; assume_pure=True captures them")
+    if any(_OF_STREAMS.search(str(node.target)) for node in graph.graph.nodes):
+        # An FX graph records work on another stream only as an annotation, and events as torch.Event.
+        raise torch._dynamo.exc.SkipFrame("it works with streams or events; assume_pure=True captures them")
     if any(node.target is torch.ops.higher_order.invoke_subgraph for node in graph.graph.nodes):
         raise torch._dynamo.exc.SkipFrame("it calls a nested_compile_region, whose backward needs a compiler")
     if any("set_materialize_grads" in code.co_names for code in output.tracing_context.traced_code):
@@ -164,13 +165,12 @@ def _replaced(effects: Any) -> Iterator[tuple[str, Any]]:
 def _from_outside(tx: Any) -> tuple[list[str], str]:
     """Of what the frame returns: tensors and changing numbers that it did not make, and a container of that kind."""
     # lazily: Dynamo takes seconds to import, and has been when it calls this
-    from torch._dynamo import source as sources
     from torch._dynamo.side_effects import AttributeMutationExisting, ValueMutationExisting
     from torch._dynamo.variables import SymNodeVariable, TensorVariable, UserDefinedClassVariable
     from torch._dynamo.variables.base import VariableTracker
 
     # of torch 2.10
-    unnamed = (types.NoneType, getattr(sources, "TempLocalSource", types.NoneType))
+    unnamed = (types.NoneType, getattr(torch._dynamo.source, "TempLocalSource", types.NoneType))
     stored = tx.output.side_effects.store_attr_mutations
     tensors: list[str] = []
     others: list[str] = []

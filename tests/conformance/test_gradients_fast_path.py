@@ -84,7 +84,7 @@ def test_a_known_call_runs_none_of_dynamos_code(platform, monkeypatch, name):
         torch.testing.assert_close(step(graphed, module, None, seed), step(eager, eager, None, seed))
     assert_same(gradients(module), gradients(eager))
     assert graphed.stats()["replays"] == before + 3
-    assert graphed._worlds.n_one_graph == before + 3
+    assert Graphed.of(graphed)._worlds.n_one_graph == before + 3
 
 
 def frozen(module, x):
@@ -224,7 +224,7 @@ def test_hooks_run_once_and_see_gradients_of_their_own(platform):
 def test_an_evicted_graph_is_not_kept_and_is_captured_again(platform):
     """Its fast path goes with it."""
     graphed, module, eager = pair("linear")
-    (graphs,) = graphed._worlds.with_gradients
+    (graphs,) = Graphed.of(graphed)._worlds.with_gradients
     graphs.evict("for the test")
     assert not graphs.is_captured
     for seed in range(3):

@@ -158,8 +158,11 @@ class Graphed:
         if is_dynamo_compiling():  # Dynamo reads this as True: the call becomes part of its trace
             return self._fn(*args, **kwargs)
         result = self._fast(args, kwargs)
-        if result is MISS and self._worlds.with_gradients:
-            result = self._worlds.fast(args, kwargs)
+        return result if result is not MISS else self._missed(args, kwargs)
+
+    def _missed(self, args: Args, kwargs: Kwargs) -> Any:
+        """A call that the last one's fast path does not serve."""
+        result = self._worlds.fast(args, kwargs) if self._worlds.with_gradients else MISS
         return result if result is not MISS else self._slow(args, kwargs)
 
     @unbroken

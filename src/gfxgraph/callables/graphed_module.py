@@ -47,7 +47,7 @@ class _GraphedModule(nn.Module):
             return super().__call__(*args, **kwargs)
         graphed = self._gfxgraph
         result = graphed._fast(args, kwargs)
-        return result if result is not MISS else graphed._slow(args, kwargs)
+        return result if result is not MISS else graphed._missed(args, kwargs)
 
     def __eq__(self, other: object) -> bool:
         return bool(plain(self) == plain(other))  # hooks are given the module itself, and may look it up

@@ -166,9 +166,13 @@ def test_another_mode_has_another_graph_and_the_first_is_found_again(platform, m
     step(graphed, module, None, 0)
 
 
+@pytest.mark.parametrize("is_validating", [False, True])
 @pytest.mark.parametrize("name", ["norm", "averaging"])
-def test_two_forwards_before_one_backward(platform, name):
+def test_two_forwards_before_one_backward(platform, name, is_validating):
     """As in the step of a GAN or of a siamese net: what a forward writes does not matter to the other's backward."""
+    if is_validating:  # its runs count as changes of what is written
+        gfxgraph.disable()
+        gfxgraph.enable(validate=True, **({"allow_cuda": True} if platform == "gpu" else {"simulate": platform}))
     module, others = of(name), [batch(seed, requires_grad=False) for seed in range(12)]
     eager, graphed = copy.deepcopy(module), gfxgraph.graphed(module)
     for one, other in zip(others[::2], others[1::2]):

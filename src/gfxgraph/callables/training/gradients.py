@@ -12,13 +12,15 @@ What the backward reads is held by its capture as an external input, so the back
 overlaps it, and a second backward still finds it.
 
 Results that are not differentiated have no gradient, and neither has what depends only on them: a backward is
-captured
-for each set of results that receive gradients. A new set runs the function itself, and the next forward
+captured for each set of results that receive gradients. A new set runs the function itself, and the next forward
 captures again, with a backward for that set too.
 
 Every tensor that the function reads is one of its arguments, parameters included: Dynamo provides it that way. So
 the whole is one step of autograd, each argument's gradient leaves it once, and hooks, accumulation and
 a parameter passed twice are handled by autograd itself. Each kind of call has its own pool.
+
+A known call does not go through Dynamo's code: a generated function checks what that would check, and applies the
+step (`Gradients.make_fast`). Source: decision 0303.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from gfxgraph.callables.graphed import never
 from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, is_dense
 from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten, twins_of
+from gfxgraph.callables.trace.dynamo import local
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt
@@ -141,7 +144,10 @@ class Gradients(CapturedCallable):
             self.used_at = arena.n_uses
             have = [*given, *_Replay.apply(pair, *given)]
         self.n_replays += 1
-        return pair.build(iter([have[at] if part is None else part.of(have[at]) for at, part in pair.places]))
+        made = pair.build(iter([have[at] if part is None else part.of(have[at]) for at, part in pair.places]))
+        if local.noted is not None:
+            local.noted.append((self, inputs, made))
+        return made
 
     @property
     def is_due(self) -> bool:

@@ -96,7 +96,7 @@ def outs(func: torch._ops.OpOverload, kwargs: dict[str, object]) -> tuple[str, .
 # listed here: tests/unit/capture/record/test_overloads.py calls each one both ways.
 _METHODS = (
     "add.Tensor add_.Tensor sub.Tensor mul.Tensor mul_.Tensor div.Tensor neg rsqrt sqrt cos sin exp tanh sigmoid "
-    "pow.Tensor_Scalar mean.dim view t transpose.int unsqueeze expand detach clone mm bmm index_copy_"
+    "pow.Tensor_Scalar mean.dim view t transpose.int unsqueeze expand clone mm bmm index_copy_"
 )
 _FUNCTIONS = "cat addmm"
 _NN = "silu gelu"

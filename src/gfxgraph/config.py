@@ -29,6 +29,8 @@ class Activation(StrEnum):
     ON = "on"
     DEBUG = "debug"
     VALIDATE = "validate"
+    REQUIRE = "require"
+    """As ON; a process in which it cannot be on ends."""
 
 
 class WaveMode(StrEnum):
@@ -165,7 +167,7 @@ class Config:
     """Every setting, read once."""
 
     activation: Activation = _read(
-        "GFXGRAPH", "off | on (1) | debug | validate",
+        "GFXGRAPH", "off | on (1) | debug | validate | require",
         _choice(Activation, Activation.ON, Activation.OFF, normal=Activation.ON), Activation.OFF,
     )  # fmt: skip
     allow_cuda: bool = _read("GFXGRAPH_ALLOW_CUDA", "0 | 1", _flag, False)

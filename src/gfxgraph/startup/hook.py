@@ -71,11 +71,13 @@ def torch_backend() -> None:
 
 
 def activate() -> None:
-    """Switch the bridge on as the environment says, or end the process with the reason why that is impossible.
+    """Switch the bridge on as the environment says; where that is impossible, warn, and let the program go on.
+
+    ``GFXGRAPH=1`` stands in images, whose build steps, tests and nodes without a GPU import torch, too.
 
     Raises:
-        SystemExit: status 2, after the reason was written to stderr, with its traceback if HGB_LOG_LEVEL is debug.
-            A program that was started to run with safe graphs must not run without them unnoticed.
+        SystemExit: status 2, with the reason on stderr, where the bridge is required: ``GFXGRAPH=require``, or a
+            program under ``gfxgraph run``, which must not run without safe graphs unnoticed.
     """
     # lazily: `import gfxgraph` must cost next to nothing
     from gfxgraph import config
@@ -86,14 +88,24 @@ def activate() -> None:
     try:
         activate_from_environment()
     except GfxGraphError as error:
-        if config.load().log_level is config.LogLevel.DEBUG:
+        settings, text = config.load(), str(error)
+        is_required = settings.activation is config.Activation.REQUIRE or stats_file.is_asked()
+        if settings.log_level is config.LogLevel.DEBUG:
             # lazily: for failures alone. Here, since once `import gfxgraph` has failed the error finds no text.
             import traceback
 
             traceback.print_exc()
+        elif is_required:
+            sys.stderr.write(f"{text}\n")
         else:
-            sys.stderr.write(f"{error}\n")
-        raise SystemExit(2) from None
+            first = text.partition("\n")[0]
+            sys.stderr.write(
+                f"gfxgraph: WARNING: not on in this process, which goes on without it: {first} "
+                f"(what to do: gfxgraph explain {error.code}; to end instead: GFXGRAPH=require)\n"
+            )
+        if is_required:
+            raise SystemExit(2) from None
+        return
     stats_file.register()
     if config.load().report:
         # lazily: it needs torch, and a process that is not watched pays nothing

@@ -30,7 +30,7 @@ help:
 	@echo "make test-fuzz             60 s of changed inputs for each target of tests/fuzz"
 	@echo "make bench                 measure, on a GPU"
 	@echo "make docs                  build the documentation's site, check every link"
-	@echo "make release VERSION=2.0.0 [URL=...]  changelog, both packages built and tested, commit and tag; publishes nothing"
+	@echo "make release VERSION=2.0.0  changelog, both packages built twice and tried with each Python, commit, tag; publishes nothing"
 	@echo "make venv   [TORCH_INDEX_URL=...] [PYTHON=...]   only set up"
 	@echo "make hooks                 run 'make check' and 'make test-fast' before every commit"
 	@echo "make clean                 remove what make made"
@@ -114,7 +114,7 @@ docs: $(VENV)/.ready-docs
 
 release: $(VENV)/.ready-dev
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[release]'
-	@$(BIN)/python tools/release.py $(VERSION) $(if $(URL),--url $(URL)) $(ARGS)
+	@$(BIN)/python tools/release.py $(VERSION) $(ARGS)
 
 hooks:
 	@install -m 755 tools/pre-commit "$$(git rev-parse --git-path hooks)/pre-commit"

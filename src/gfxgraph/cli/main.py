@@ -81,13 +81,10 @@ def print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     """Print the installed version and end."""
     if not asked:
         return
-    from importlib.metadata import PackageNotFoundError, version
+    # lazily: other commands do not say it
+    from gfxgraph import __version__
 
-    try:
-        found = version("gfxgraph")
-    except PackageNotFoundError:
-        found = "2 (from a source folder, not installed)"
-    click.echo(f"gfxgraph {found}")
+    click.echo(f"gfxgraph {__version__}")
     ctx.exit()
 
 

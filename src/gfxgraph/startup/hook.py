@@ -10,6 +10,10 @@ import os
 import sys
 
 
+_warned: list[str] = []
+"""Why it could not be on, once said: torch's import and ours each ask."""
+
+
 def install_if_asked() -> None:
     """Arrange activation if the environment asks for it: now if torch is loaded, else when it is imported.
 
@@ -97,7 +101,8 @@ def activate() -> None:
             traceback.print_exc()
         elif is_required:
             sys.stderr.write(f"{text}\n")
-        else:
+        elif not _warned:
+            _warned.append(error.code)
             first = text.partition("\n")[0]
             sys.stderr.write(
                 f"gfxgraph: WARNING: not on in this process, which goes on without it: {first} "

@@ -1,7 +1,7 @@
-"""gfxgraph: GPU graphs, safe enough to leave on.
+"""gfxgraph: GPU graphs on AMD GPUs, compared with eager execution.
 
     import gfxgraph
-    gfxgraph.enable()          # torch.cuda.CUDAGraph now survives what it used to die of
+    gfxgraph.enable()          # torch.cuda.CUDAGraph now goes on, or falls back with a reason, where it failed
 
 Importing this package imports neither torch nor a driver. Every public name is loaded when it is
 first used; the table below says from where.

@@ -100,7 +100,7 @@ def print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 )
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Safe GPU graphs for PyTorch on AMD GPUs.
+    """GPU graphs for PyTorch on AMD GPUs, compared with eager execution.
 
     Exit status: 0 fine, 1 something was found, 2 the command failed, 130 stopped by Ctrl-C; 'run' ends with its
     program's status. GFXGRAPH_LANG=zh shows help and messages in Chinese.

@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from gfxgraph import config
+from gfxgraph import _native, config
 from gfxgraph.config import Activation, Config
 from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import ActivationError, ArgumentError, check_settings, member
@@ -51,6 +51,7 @@ def enable(
         ActivationError: `no_torch`, `not_rocm_cpu_torch`, `not_rocm_cuda_torch`, `no_gpu`, `no_cuda_gpu`,
             `torch_too_old`, `other_gfxgraph`, `already_enabled_differently`; nothing is patched then.
         ConfigError: `bad_setting`, `bad_argument`.
+        GfxGraphError: `native_library_unusable`: what GFXGRAPH_LIB names does not load.
     """
     settings = _settings(config.load(), allow_cuda, validate, on_unsafe, simulate, debug, guard)
     check_settings(settings)
@@ -194,6 +195,8 @@ def _import_torch() -> Any:
 
 def _platform(torch: Any, settings: Config) -> str:
     """The platform of this process; raises before anything is patched."""
+    if settings.lib:
+        _native.open_library()  # one that the user names must load
     other, folder = other_gfxgraph()
     if other:
         raise ActivationError("other_gfxgraph", version=other, folder=folder)

@@ -60,7 +60,9 @@ def pytorch(site: Site) -> list[CheckResult]:
     torch = site.torch
     gpu = bool(site.gpus)
     if torch.kind == "none":
-        return [finding("torch_none", fix=f"pip install torch {_INDEX}" if gpu else f"pip install torch {_CPU_INDEX}")]
+        return [
+            finding("torch_none", fix=f"pip install torch {_INDEX}" if gpu else f"pip install torch {_CPU_INDEX}")
+        ]
     if torch.kind != "rocm":
         build = f"CUDA {torch.cuda}" if torch.kind == "cuda" else "CPU"
         other = finding("torch_not_rocm", version=torch.version, build=build, index=_INDEX)

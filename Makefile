@@ -15,13 +15,14 @@ GPU_PYTHON ?= $(if $(wildcard $(VENV)/.ready),$(BIN)/python,$(or $(PYTHON),pytho
 export PROMPT TORCH_INDEX_URL PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check test test-fast test-gpu test-engines test-matrix test-emulator test-port-build test-fuzz bench docs release hooks clean
+.PHONY: help venv demo check native test test-fast test-gpu test-engines test-matrix test-emulator test-port-build test-fuzz bench docs release hooks clean
 
 help:
 	@echo "make demo   [PROMPT=\"...\"]  set up and run the example: text, speed, graphs, fallbacks, verdict"
 	@echo "make test                  every test that needs no GPU"
 	@echo "make test-fast             the unit tests that start no other process: half a minute on two cores"
 	@echo "make check                 ruff and its format, strict mypy, import rules, ratchet, slow expressions"
+	@echo "make native                the companion libraries, into build/; needs CMake and a C++ compiler"
 	@echo "make test-gpu              the tests that need a GPU, with the torch of this machine"
 	@echo "make test-engines          vLLM's and SGLang's own graph files, fetched; on a GPU where there is one"
 	@echo "make test-matrix           versions of torch and of engines, gigabytes of wheels; writes docs/versions.md"
@@ -66,6 +67,10 @@ check: $(VENV)/.ready-dev
 test: $(VENV)/.ready-dev
 	@$(BIN)/python -m tests.native_builds
 	@$(BIN)/python -m pytest -p tests.progress -n $(JOBS) --dist worksteal tests --ignore=tests/gpu --ignore=tests/emulator --ignore=tests/engines --ignore=tests/port_build $(ARGS)
+
+native:
+	@cmake --preset release
+	@cmake --build build -j $(JOBS)
 
 # Which tests those are is a rule, in tests/fast.py.
 test-fast: $(VENV)/.ready-dev

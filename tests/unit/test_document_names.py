@@ -104,7 +104,7 @@ def unknown(text: str) -> list[str]:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_names_of_a_page_are_in_the_code(path):
-    """A command, an option, a variable or a function that a page names and the code has not is a promise of nothing."""
+    """A command, option, variable or function that a page names and the code has not is a promise of nothing."""
     assert unknown(GONE.sub("", path.read_text(encoding="utf-8"))) == []
 
 
@@ -125,7 +125,8 @@ def test_commands_that_errors_advise_are_there():
 
 def test_a_name_that_is_not_there_is_told():
     """Of each kind."""
-    text = "`gfxgraph bench` `gfxgraph doctor --matrix` `GFXGRAPH_METRICS` `gfxgraph.trace` `no_such_name()` `gfxgraph doctor --why`"
+    text = "`gfxgraph bench` `gfxgraph doctor --matrix` `GFXGRAPH_METRICS` `gfxgraph.trace` `no_such_name()`"
+    text += " `gfxgraph doctor --why`"
     assert [each.split(": ")[1] for each in unknown(text)] == [
         "no such command", "--matrix", "GFXGRAPH_METRICS", "gfxgraph.trace", "no_such_name()",
     ]  # fmt: skip

@@ -67,7 +67,7 @@ def test_a_program_that_enables_it_as_well_has_one_bridge(installed):
 
 
 def test_where_it_cannot_be_the_process_goes_on_unless_it_is_required(installed):
-    """An image with GFXGRAPH=1 still builds and tests itself: one line; ``require`` ends the process with status 2."""
+    """An image with GFXGRAPH=1 still builds and tests itself, with one line; ``require`` ends with status 2."""
     if torch.version.cuda or torch.version.hip:
         pytest.skip("this torch is not a CPU build")
     code, said, errors = installed("import torch, gfxgraph\n" + PROGRAM, GFXGRAPH="1")

@@ -4,8 +4,9 @@
     python tools/make_evidence.py --check    fails where the page is not what the rows say (``make docs``)
 
 Rows stand by ``group``, what a user asks. One that missed its target says ``why``, and the page that makes the claim
-(``told``) has the figure, too. Both fail where that does not hold, where a row has no commit, where there are more than
-45 rows, where a cell is longer than 120 characters, where a row's file is not there, and where it does not hold the figure: every number of the figure must stand in the file, to the digits that the figure shows. A
+(``told``) has the figure, too. Both fail where that does not hold, where a row has no commit, where there are more
+than 45 rows, where a cell is longer than 120 characters, where a row's file is not there, and where that file has not
+the row's figure: every number of the figure must stand in the file, to the digits that the figure shows. A
 number of a file is also how many entries one of its lists or tables has, and a share as per cent.
 """
 

@@ -1,4 +1,4 @@
-"""Run a small Llama that serves, in the simulator, and take a picture of its report: docs/images/see.png. Needs Chromium.
+"""Run a small Llama that serves, in the simulator, and take a picture of its report (needs Chromium): see.png.
 
 python tools/make_see_picture.py [--dark FILE.png]
 """

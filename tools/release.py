@@ -91,15 +91,23 @@ def supported() -> list[str]:
     asked = os.environ.get("PYTHONS", "").split()
     about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["classifiers"]
     wanted = [found[1] for each in about if (found := re.search(r"Python :: (3\.\d+)$", each))]
-    places = {
-        version: shutil.which(f"python{version}")
-        or next((str(path) for path in Path.home().glob(f".pyenv/versions/{version}.*/bin/python")), "")
-        for version in wanted
-    }
+    places = {}
+    for version in wanted:
+        found = [
+            shutil.which(f"python{version}") or "",
+            *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python")),
+        ]
+        # pyenv's own commands are on the PATH for versions, too, that they then do not run.
+        places[version] = next((each for each in found if each and answers(each)), "")
     missing = [version for version, place in places.items() if not place]
     if missing and not asked:
         sys.exit(f"release: no Python {', '.join(missing)} here to try the wheel with; name them all: PYTHONS='...'")
     return asked or list(places.values())
+
+
+def answers(python: str) -> bool:
+    """Whether it runs."""
+    return subprocess.run([python, "-c", ""], capture_output=True).returncode == 0
 
 
 def address() -> str:

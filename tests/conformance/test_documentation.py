@@ -76,7 +76,7 @@ def test_python_runs_as_pasted(page, place, monkeypatch, capsys):
     if page.endswith("engines.md"):
         _stand_ins(monkeypatch)
         exec(ONNX, {})
-    for number, (kind, title, text) in enumerate(blocks):
+    for number, (kind, _, text) in enumerate(blocks):
         if kind != "python":
             continue
         source = text

@@ -8,7 +8,7 @@ they compute.
     first run ──captured──> launched, because a capture computes nothing ──> its results are kept
         └── refused: the program runs as before; one more attempt at the next run, then none
     later run, same arguments ──> one launch, or eagerly if that was measured to be faster
-    later run, other addresses ──> a graph for these too; past `MOST_GRAPHS`, inputs that move are copied to fixed ones
+    later run, other addresses ──> a graph for these too; past `MOST_GRAPHS`, inputs that move are copied
     later run, other shapes ──> a graph for these too; the least recently launched is dropped
     after `MOST_CAPTURES` captures ──> it runs eagerly until addresses and shapes come again
 
@@ -150,13 +150,7 @@ class GraphedProgram(GraphedObject):
             key = _key(self._in_place(params))
             captured = self._graphs.pop(key, None)
             if captured is None:
-                if self.n_captures >= MOST_CAPTURES and key not in self._missed:
-                    if not self._missed:
-                        why = f"it was captured {MOST_CAPTURES} times: keep its arguments at the same few addresses"
-                        process.tell("fallback", f"a MIGraphX program runs eagerly: {why}")
-                    self._missed.append(key)
-                    return plain()
-                return self._first(params, stream, plain)
+                return plain() if self._is_restless(key) else self._first(params, stream, plain)
             self._missed.clear()
             self._graphs[key] = captured  # the most recently launched comes last
             if captured.n_unchecked:
@@ -268,6 +262,16 @@ class GraphedProgram(GraphedObject):
         return results
 
     # -- arguments that move ---------------------------------------------------------------------------------
+
+    def _is_restless(self, key: tuple[Any, ...]) -> bool:
+        """Whether there were so many captures that arguments which were not there a few runs ago run eagerly."""
+        if self.n_captures < MOST_CAPTURES or key in self._missed:
+            return False
+        if not self._missed:
+            why = f"it was captured {MOST_CAPTURES} times: keep its arguments at the same few addresses"
+            process.tell("fallback", f"a MIGraphX program runs eagerly: {why}")
+        self._missed.append(key)
+        return True
 
     def _in_place(self, params: Params) -> Params:
         """The arguments, with our memory for those inputs that keep moving."""

@@ -33,10 +33,10 @@ _VERDICT = {
     "unfinished": {"en": "STOPPED before its end", "zh": "未完成即中止"},
 }
 _SEND = {
-    "en": "Please send {path} back, whatever the verdict: it is what tells us how graphs behave on this GPU. It holds "
-    "no user name, host name or home path; read it first if you like. Open a self-test report in {tracker}.",
-    "zh": "无论结果如何，请把 {path} 发回来：它告诉我们图在这块 GPU 上的表现。文件不含用户名、主机名和主目录路径；发送前可以先查看。"
-    "请在 {tracker} 提交 self-test 报告。",
+    "en": "Please send {path} back, whatever the verdict: it tells us how graphs behave on this GPU. It holds no "
+    "user name, host name or home path; read it first if you like. Open a self-test report in {tracker}.",
+    "zh": "无论结果如何，请把 {path} 发回来：它告诉我们图在这块 GPU 上的表现。文件不含用户名、主机名和主目录路径，"
+    "发送前可以先查看。请在 {tracker} 提交 self-test 报告。",
 }
 
 

@@ -46,7 +46,7 @@ USAGE = "[OPTIONS] (SCRIPT.py ARGS... | -m MODULE ARGS... | COMMAND ARGS...)"
 
 @dataclass(frozen=True, slots=True)
 class LaunchedProgram:
-    """What to start: ``argv`` after the interpreter, or a command where ``is_command``, or where no file is so called."""
+    """What to start: ``argv`` after the interpreter; a command where ``is_command``, or no file has its name."""
 
     argv: tuple[str, ...]
     is_command: bool

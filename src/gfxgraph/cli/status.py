@@ -21,18 +21,22 @@ def command(as_json: bool) -> None:
 
     Exit status: 0, or 1 where a setting has a value that it cannot have.
     """
-    settings = config.load()
-    is_wrong = bool(settings.problems)
-    simulated = settings.simulate.split("+")[0]
+    problems = [f"{each.variable}={each.value}, allowed: {each.allowed}" for each in config.load().problems]
+    simulated = config.load().simulate.split("+")[0]
     if simulated and simulated not in _contract.profiles():
-        is_wrong = True
-        allowed = ", ".join(_contract.profiles())
-        click.echo(f"bad setting: GFXGRAPH_SIMULATE={visible(simulated)}, allowed: {allowed}", err=True)
-    if not as_json:
+        problems.append(f"GFXGRAPH_SIMULATE={simulated}, allowed: {', '.join(_contract.profiles())}")
+    if as_json:
+        click.echo(json.dumps(_told(), indent=1, ensure_ascii=False))
+    else:
         click.echo(visible(environment_report(), keep="\n"))
-        raise SystemExit(int(is_wrong))
+    for problem in problems:
+        click.echo(f"bad setting: {visible(problem)}", err=True)
+    raise SystemExit(bool(problems))
+
+
+def _told() -> dict[str, object]:
     found = devices.device_info()
-    told = {
+    return {
         "device": {name: getattr(found, name) for name in found.__dataclass_fields__} if found else None,
         "torch": devices.torch_rocm_status(),
         "accelerators": devices.detect_accelerators(),
@@ -41,5 +45,3 @@ def command(as_json: bool) -> None:
         "system": platform.platform(),
         "variables": config.reported(config.gpu_variables()),
     }
-    click.echo(json.dumps(told, indent=1, ensure_ascii=False))
-    raise SystemExit(int(is_wrong))

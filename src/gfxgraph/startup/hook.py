@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 
-
 _warned: list[str] = []
 """Why it could not be on, once said: torch's import and ours each ask."""
 

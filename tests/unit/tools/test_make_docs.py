@@ -52,7 +52,7 @@ def test_every_link_leads_somewhere(tool, found):
 
 
 def test_the_repository_read_as_it_is_has_no_dead_link_and_the_kept_pages_are_the_made_ones(tool, found):
-    """No page leads to one that only the site has; commands and settings are as `python tools/make_docs.py` writes."""
+    """No page leads to one that only the site has; commands and settings are as tools/make_docs.py writes."""
     assert tool.dead_in_the_repository() == []
     for name in tool.KEPT:
         assert (tool.DOCS / name).read_text(encoding="utf-8") == found[name], name

@@ -34,15 +34,8 @@ def test_a_figure_is_what_the_file_holds(figure, missing):
 
 
 def row(**changes):
-    return {
-        "group": "g",
-        "claim": "c",
-        "figure": "1",
-        "target": "",
-        "verdict": "met",
-        "where": "CPU",
-        "result": "x.json",
-    } | changes
+    plain = {"group": "g", "claim": "c", "figure": "1", "target": "", "verdict": "met", "where": "CPU"}
+    return plain | {"result": "x.json"} | changes
 
 
 @pytest.mark.parametrize(
@@ -61,9 +54,8 @@ def test_a_row_that_cannot_be_proved_is_refused(monkeypatch, tmp_path, changes, 
     (tmp_path / "x.json").write_text(json.dumps({"commit": "0123456789", "n": 1}))
     assert not list(evidence.problems(row()))
     assert any(said in problem for problem in evidence.problems(row(**changes)))
-    assert "[01234567](../benchmarks/results/x.json)" in evidence.line(
-        row(), {"environment": {"commit": "0123456789"}}
-    )
+    line = evidence.line(row(), {"environment": {"commit": "0123456789"}})
+    assert "[01234567](../benchmarks/results/x.json)" in line
 
 
 def test_the_page_is_what_the_rows_say():

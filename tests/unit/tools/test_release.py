@@ -44,6 +44,7 @@ def test_one_address_in_pyproject_is_the_address_of_both_packages(release, tmp_p
 def test_a_python_of_each_supported_version_is_tried(release, monkeypatch, tmp_path):
     """Those that the classifiers name; where one is missing, the release says which and ends."""
     monkeypatch.delenv("PYTHONS", raising=False)
+    monkeypatch.setattr(release, "answers", lambda python: True)
     monkeypatch.setattr(release.shutil, "which", lambda name: f"/{name}")
     assert release.supported() == ["/python3.11", "/python3.12", "/python3.13"]
     monkeypatch.setattr(release.shutil, "which", lambda name: "" if name == "python3.12" else f"/{name}")

@@ -87,12 +87,13 @@ def activate() -> None:
     from gfxgraph.errors import GfxGraphError
     from gfxgraph.startup import stats_file
     from gfxgraph.startup.activation import activate_from_environment
+    from gfxgraph.startup.child_environment import REQUIRED
 
     try:
         activate_from_environment()
     except GfxGraphError as error:
         settings, text = config.load(), str(error)
-        is_required = settings.activation is config.Activation.REQUIRE or stats_file.is_asked()
+        is_required = settings.activation is config.Activation.REQUIRE or bool(config.variables([REQUIRED]))
         if settings.log_level is config.LogLevel.DEBUG:
             # lazily: for failures alone. Here, since once `import gfxgraph` has failed the error finds no text.
             import traceback

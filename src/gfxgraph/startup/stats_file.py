@@ -14,11 +14,6 @@ from gfxgraph.diagnostics.render import without_secrets
 VARIABLE = "GFXGRAPH_STATS"
 
 
-def is_asked() -> bool:
-    """Whether this process is one of ``gfxgraph run``'s."""
-    return bool(config.variables([VARIABLE]))
-
-
 def register() -> None:
     """Arrange it for this process but not for its forked children; spawned children register themselves."""
     target = config.variables([VARIABLE]).get(VARIABLE)

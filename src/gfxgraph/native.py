@@ -66,9 +66,8 @@ def preload_environment(environ: Mapping[str, str], report: Path, library: Path 
     """
     path = library or library_path()
     if path is None or not path.exists():
-        wanted = config.load().lib
-        problem = f"GFXGRAPH_LIB={wanted} is not there" if wanted else "not installed"
-        raise GfxGraphError("native_library_unusable", path=path or f"lib{PRELOAD}.so", problem=problem)
+        where = path or config.load().lib or f"lib{PRELOAD}.so"
+        raise GfxGraphError("native_library_unusable", path=where, problem="not installed")
     others = environ.get("LD_PRELOAD", "")
     return {
         **environ,

@@ -386,7 +386,7 @@ def test_a_library_that_the_user_names_must_load(monkeypatch, tmp_path):
     assert caught.value.code == "native_library_unusable" and "nonexistent.so" in str(caught.value)
     assert torch.cuda.CUDAGraph is stock and not gfxgraph.is_enabled()
     assert list(native._native.candidates()) == [str(tmp_path / "nonexistent.so")] and native.library_path() is None
-    with pytest.raises(gfxgraph.GfxGraphError, match="nonexistent.so is not there"):
+    with pytest.raises(gfxgraph.GfxGraphError, match="nonexistent.so: not installed"):
         native.preload_environment({}, tmp_path / "report")
 
 

@@ -96,7 +96,7 @@ class GraphedProgram(GraphedObject):
         self._graphs: dict[tuple[Any, ...], _ProgramGraph] = {}
         self._fixed: dict[str, Any] = {}
         """Inputs that keep moving: our memory for each, as bytes."""
-        self._missed: deque[tuple[Any, ...]] = deque(maxlen=MOST_GRAPHS)
+        self._missed: deque[object] = deque(maxlen=MOST_GRAPHS)
         """The last arguments that ran eagerly, past `MOST_CAPTURES`."""
         self._streams: dict[int, Any] = {}
         self._last: tuple[int, Any] | None = None
@@ -263,7 +263,7 @@ class GraphedProgram(GraphedObject):
 
     # -- arguments that move ---------------------------------------------------------------------------------
 
-    def _is_restless(self, key: tuple[Any, ...]) -> bool:
+    def _is_restless(self, key: object) -> bool:
         """Whether there were so many captures that arguments which were not there a few runs ago run eagerly."""
         if self.n_captures < MOST_CAPTURES or key in self._missed:
             return False

@@ -144,7 +144,7 @@ class ConditionalGraph:
 
     def __init__(self) -> None:
         self._branches: dict[Any, Callable[..., Any]] = {}
-        self._failed: list[Any] = []
+        self._failed: list[object] = []
         self._chosen: Conditional | None = None
         self._last: Tensor | None = None
 
@@ -185,8 +185,9 @@ class ConditionalGraph:
         self._failed = []
         for name in self._branches:
             try:
-                with torch.no_grad():  # as in run()
-                    self._chosen.capture_branch(name, example_input)
+                with torch.no_grad():  # as in run(); the first call warms up
+                    for _ in range(2):
+                        self._chosen(name, example_input)
             except Exception as error:  # noqa: BLE001  (the branch's own: the others are captured, run() raises it)
                 self._failed.append(name)
                 process.tell("fallback", f"branch {name!r} could not be captured: {type(error).__name__}: {error}")

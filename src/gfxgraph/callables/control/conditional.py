@@ -100,12 +100,8 @@ class Conditional:
             kwargs: likewise.
         """
         for name in self.names:
-            self.capture_branch(name, *args, **kwargs)
-
-    def capture_branch(self, name: Any, /, *args: Any, **kwargs: Any) -> None:
-        """The same for one branch."""
-        for _ in range(self.warmup + 1):
-            self._of(name)(*args, **kwargs)
+            for _ in range(self.warmup + 1):
+                self._of(name)(*args, **kwargs)
 
     @property
     def eager_branches(self) -> dict[Any, str]:

@@ -28,7 +28,7 @@ def command(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_told(), indent=1, ensure_ascii=False))
     else:
-        click.echo(visible(environment_report(), keep="\n"))
+        click.echo(visible(environment_report().replace("gfxGRAPH", "gfxgraph", 1), keep="\n"))
     for problem in problems:
         click.echo(f"bad setting: {visible(problem)}", err=True)
     raise SystemExit(bool(problems))

@@ -193,6 +193,6 @@ def environment_report() -> str:
             ("engines", devices.detect_engines()),
         )
     ]
-    lines = ["gfxgraph environment report:", *(f"  {name:<24} {value}" for name, value in rows)]
+    lines = ["gfxGRAPH environment report:", *(f"  {name:<24} {value}" for name, value in rows)]
     lines += [f"  {line}" for line in advice.environment_report().splitlines()]
     return "\n".join(lines)

@@ -172,6 +172,8 @@ def _action(name: str, value: object, lang: str) -> str:
 
 def _totals(decisions: Decisions, lang: str) -> None:
     click.echo("\n" + click.style("decisions" if lang == "en" else "最终决定", bold=True))
+    if not (decisions.reasons or decisions.env or decisions.advice):
+        click.echo("  none: no known defect asks for one here" if lang == "en" else "  无：此处没有已知缺陷需要处理")
     for reason in decisions.reasons:
         click.echo(f"  {reason.decision} = {reason.value}  <- {', '.join(reason.rows)}")
     for name, value in decisions.env.items():

@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from gfxgraph import config
+from gfxgraph import _native, config
 from gfxgraph.config import Activation, Config
 from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import ActivationError, ArgumentError, check_settings, member
@@ -49,8 +49,9 @@ def enable(
 
     Raises:
         ActivationError: `no_torch`, `not_rocm_cpu_torch`, `not_rocm_cuda_torch`, `no_gpu`, `no_cuda_gpu`,
-            `torch_too_old`, `already_enabled_differently`; nothing is patched then.
+            `torch_too_old`, `other_gfxgraph`, `already_enabled_differently`; nothing is patched then.
         ConfigError: `bad_setting`, `bad_argument`.
+        GfxGraphError: `native_library_unusable`: what GFXGRAPH_LIB names does not load.
     """
     settings = _settings(config.load(), allow_cuda, validate, on_unsafe, simulate, debug, guard)
     check_settings(settings)
@@ -194,6 +195,11 @@ def _import_torch() -> Any:
 
 def _platform(torch: Any, settings: Config) -> str:
     """The platform of this process; raises before anything is patched."""
+    if settings.lib:
+        _native.open_library()  # one that the user names must load
+    other, folder = other_gfxgraph()
+    if other:
+        raise ActivationError("other_gfxgraph", version=other, folder=folder)
     if settings.simulate:
         return "simulator"
     build = Torch(torch.__version__, torch.version.hip or "", torch.version.cuda or "")
@@ -219,11 +225,6 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.reporting import inspect as inspection
 
     bridge.set_log_level(settings)
-    other, folder = other_gfxgraph()
-    if other:
-        process.log.warning(
-            "gfxgraph %s in %s is another project's; to remove it: pip uninstall gfxgraph", other, folder
-        )
     base = torch.cuda.graphs.CUDAGraph
     if platform == "simulator":
         simulation = simulator.active()

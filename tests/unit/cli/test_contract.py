@@ -586,3 +586,14 @@ def test_quiet_says_nothing_where_all_is_well(tmp_path, source, status):
     plain, quiet = (CliRunner().invoke(cli, ["port", "audit", str(tmp_path), *more]) for more in ([], ["--quiet"]))
     assert (plain.exit_code, quiet.exit_code) == (status, status)
     assert plain.stdout and quiet.stdout == (plain.stdout if status else "")
+
+
+def test_the_tracker_is_that_of_the_packages_metadata(tmp_path, monkeypatch):
+    """Its address where pyproject gave one when the package was built; in words where none did."""
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert _contract.tracker("en") == "the tracker of this repository" and "跟踪器" in _contract.tracker("zh")
+    about = tmp_path / "gfxgraph_rocm-2.0.dist-info"
+    about.mkdir()
+    head = "Metadata-Version: 2.1\nName: gfxgraph-rocm\nVersion: 2.0\n"
+    (about / "METADATA").write_text(head + "Project-URL: Issues, https://example.org/a/issues\n")
+    assert _contract.tracker("en") == _contract.tracker("zh") == "https://example.org/a/issues"

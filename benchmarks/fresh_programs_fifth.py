@@ -1,21 +1,29 @@
 """Fifty-two more programs in users' manner, drawn before any was run: training loops, servers, research code.
 
-    python benchmarks/fresh_programs_fifth.py [--out FILE] [--only WORD] [--gpu]
+    python benchmarks/fresh_programs_fifth.py [--out FILE] [--only WORD] [--platform hip|cuda]
 
 Written on 2026-11-28, without a look at ``callables/``. As in users_programs.py, each makes its own objects, calls
 what it wraps several times while it changes what a user would change, and returns everything that its user would look
-at; bench_users_programs.py runs and judges them.
+at; it is judged as bench_users_programs.py judges, but as a user has it: with the validation of first replays that
+the platform has by default. (Without it, no batch norm that is called twice before one backward raises.)
 """
 
 from __future__ import annotations
 
+import argparse
 import collections
 import copy
 import dataclasses
 import functools
+import json
 import math
+import os
+import platform
 import random
+import subprocess
+import sys
 import typing
+from pathlib import Path
 
 import bench_users_programs
 import torch
@@ -23,6 +31,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
+
+import gfxgraph
 
 PROGRAMS = {}
 D = "cuda"
@@ -1511,6 +1521,45 @@ def history_in_a_default_argument(graphed):
     return out, len(smooth.__defaults__[0])
 
 
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", default="", help="a part of the names to run")
+    parser.add_argument("--platform", default="hip", choices=("hip", "cuda"), help="where there is no GPU")
+    options = parser.parse_args()
+    if torch.cuda.is_available():
+        gfxgraph.enable(allow_cuda=True)
+        device = torch.cuda.get_device_name()
+    else:
+        gfxgraph.enable(simulate=options.platform)
+        device = f"simulator ({options.platform})"
+    rows = {}
+    for name, each in PROGRAMS.items():
+        if options.only in name:
+            torch._dynamo.reset()  # a program has its process for itself
+            print(f"{name} ... ", end="", flush=True)
+            try:
+                rows[name] = bench_users_programs.run(each)
+            except Exception as error:  # noqa: BLE001  outside of what is graphed: the simulator lacks something
+                rows[name] = {"outcome": "raised in eager", "why": f"{type(error).__name__}: {str(error)[:200]}"}
+            print(rows[name]["outcome"], rows[name].get("why", "") or rows[name].get("reasons", ""), flush=True)
+    counted = dict(collections.Counter(row["outcome"] for row in rows.values()))
+    print(counted)
+    if options.out:
+        about = {
+            "what": __doc__.splitlines()[0],
+            "device": device,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "commit": os.environ.get("BENCH_COMMIT") or subprocess.getoutput("git rev-parse --short HEAD"),
+            "command": " ".join(["python", "benchmarks/fresh_programs_fifth.py", "--platform", options.platform]),
+            "programs": len(rows),
+            "counted": counted,
+            "rows": rows,
+        }
+        options.out.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
 if __name__ == "__main__":
-    bench_users_programs.PROGRAMS, bench_users_programs.__doc__ = PROGRAMS, __doc__
-    bench_users_programs.main()
+    sys.exit(main())

@@ -17,11 +17,15 @@ from gfxgraph.callables.captured import Options
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.graphed_module import module_of, plain
 from gfxgraph.callables.pieces.graph_numbers import make_piece
-from gfxgraph.callables.type_hints import GraphedCallable, GraphedDecorator, GraphedOptions, P, R
+from gfxgraph.callables.type_hints import GraphedCallable, GraphedDecorator, GraphedOptions, M, P, R
 from gfxgraph.errors import ArgumentError, member
 from gfxgraph.types import MovedInput, ReplayMode
 
 _TOP = re.compile(r"[.\[]")
+
+
+@overload
+def graphed(fn: M, **options: Unpack[GraphedOptions]) -> M: ...
 
 
 @overload
@@ -33,7 +37,7 @@ def graphed(fn: None = None, **options: Unpack[GraphedOptions]) -> GraphedDecora
 
 
 def graphed(
-    fn: Callable[..., Any] | None = None,
+    fn: Any = None,
     *,
     dynamic: Mapping[str, Any] | str | None = None,
     buckets: Any = None,
@@ -96,17 +100,13 @@ def graphed(
         assume_pure,
     )
     _check(fn, options, ranks, mode, in_place)
-    fn = plain(fn)
-    module = fn if isinstance(fn, torch.nn.Module) else None
-    if module is not None and in_place:
-        fn = module._call_impl  # what its own call would be
+    module = plain(fn)
+    fn = module._call_impl if in_place else module
     made = Agreed(fn, warmup=warmup, max_graphs=max_graphs) if ranks else Graphed(fn, options, make_piece=make_piece)
-    if module is None:
-        return made
-    if not in_place:
-        return module_of(made)
-    module._compiled_call_impl = made
-    return module
+    if in_place:
+        module._compiled_call_impl = made  # as nn.Module.compile() does
+        return module
+    return module_of(made) if isinstance(module, torch.nn.Module) else made
 
 
 def _check(fn: Callable[..., Any], options: Options, ranks: Any, mode: Any, in_place: Any) -> None:

@@ -150,8 +150,7 @@ class Graphed:
         self._state: process.Process | None = None
         self._bound: dict[str, Graphed] = {}
         """As a method: of what has no dict to keep it in."""
-        if not isinstance(fn, torch.nn.Module):
-            functools.update_wrapper(self, fn, updated=())
+        functools.update_wrapper(self, fn, updated=())
 
     # -- one call ---------------------------------------------------------------------------------
 
@@ -479,7 +478,10 @@ class Graphed:
 
     @staticmethod
     def of(module: Any) -> Graphed:
-        """The callable that a graphed module's calls go through; with ``in_place``, too.
+        """The callable that a graphed module's calls go through.
+
+        Args:
+            module: what `gfxgraph.graphed` gave for a module, or changed in place.
 
         Raises:
             TypeError: it is not graphed.

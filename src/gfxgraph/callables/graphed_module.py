@@ -15,7 +15,6 @@ Source: decision 0330.
 from __future__ import annotations
 
 import copy
-import types
 from typing import Any
 
 from torch import nn
@@ -39,10 +38,9 @@ class _GraphedModule(nn.Module):
         """What a method makes by ``self.__class__(...)``, a slice of a Sequential, say, is an ordinary module."""
         return cls.__bases__[1](*args, **kwargs)
 
-    def __init_subclass__(cls, *, of_a_module: bool = False, **kwargs: Any) -> None:
-        if not of_a_module:  # a parametrization: its class would be this object's alone
-            why = "a graphed module cannot change its class: do this before graphed(), or use in_place=True"
-            raise TypeError(why)
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        if "_gfxgraph" not in vars(cls):  # a parametrization's class, which would be this object's alone
+            raise TypeError("a graphed module keeps its class: do this before graphed(), or use in_place=True")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():  # as in Graphed: the call becomes part of Dynamo's trace
@@ -96,7 +94,7 @@ def plain(module: Any) -> Any:
 
 def module_of(graphed: Graphed) -> nn.Module:
     """Make the module that is called as ``graphed``, which was made of a module."""
-    module: nn.Module = graphed._fn
+    module: Any = graphed._fn
     made: nn.Module = object.__new__(_class_of(type(module)))
     object.__setattr__(made, "__dict__", module.__dict__)
     object.__setattr__(made, "_gfxgraph", graphed)
@@ -111,5 +109,4 @@ def _class_of(cls: Any) -> Any:
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     names |= {name: _Offered(name) for name in OFFERED if not hasattr(cls, name)}
     names["__slots__"] = ("_gfxgraph",)
-    bases = (_GraphedModule, cls)
-    return types.new_class(cls.__name__, bases, {"of_a_module": True}, lambda body: body.update(names))
+    return type(cls)(cls.__name__, (_GraphedModule, cls), names)

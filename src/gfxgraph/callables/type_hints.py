@@ -8,7 +8,7 @@ is not imported, so they also work where it is absent.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
 if TYPE_CHECKING:
     from gfxgraph.types import MovedInput, ReplayMode
@@ -18,6 +18,15 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 S = TypeVar("S")
+
+
+class _Module(Protocol):
+    """What tells an ``nn.Module`` from a function."""
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+M = TypeVar("M", bound=_Module)
 
 
 class Picks(Protocol):

@@ -30,6 +30,20 @@ class Model:
 
 
 assert_type(Model().forward(3), bytes)
+
+
+class Module:
+    """As ``torch.nn.Module``, whose types are not read here."""
+
+    def named_modules(self, prefix: str = "") -> list[tuple[str, "Module"]]:
+        return [(prefix, self)]
+
+    def __call__(self, n: int) -> int:
+        return n
+
+
+assert_type(gfxgraph.graphed(Module(), in_place=True), Module)
+assert_type(gfxgraph.Graphed.of(Module()).explain(), str)
 assert_type(gfxgraph.is_enabled(), bool)
 
 gfxgraph.graphed(step, bucket=[1])  # refused: no such option

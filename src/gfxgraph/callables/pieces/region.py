@@ -112,7 +112,11 @@ class Region(CapturedCallable):
 
     def __call__(self, inputs: list[Any]) -> Any:
         variant = self._last
-        if variant is None or not same_addresses(inputs, variant.addresses, variant.positions):
+        if (
+            variant is None
+            or not same_addresses(inputs, variant.addresses, variant.positions)
+            or (self._is_backward and _layouts(inputs, variant.positions) != variant.layouts)
+        ):
             if not self._is_looked_at:
                 return self.look(inputs)
             variant = self._find(inputs)
@@ -121,8 +125,12 @@ class Region(CapturedCallable):
                 return self.run(inputs)
             self._last = variant
         given = [inputs[i] for i in variant.moving]
+        # What the forward saved is bound by its address, and this list may be all that holds it.
+        held = [inputs[i] for i in variant.positions]
         inputs.clear()  # as Inductor's callables do
-        return variant(*given)
+        result = variant(*given)
+        del held
+        return result
 
     def _find(self, inputs: list[Any]) -> Variant | None:
         """The variant for the inputs' addresses; None if the region runs eagerly."""
@@ -137,7 +145,8 @@ class Region(CapturedCallable):
                 self.fall_back(f"an input is a {type(value).__qualname__}")
                 return None
         fixed = self._fixed(inputs)
-        key = (*fixed, *[inputs[i].data_ptr() for i in fixed])
+        # What a forward saved may lie where, in a call of another size, something else did.
+        key = (*fixed, *[inputs[i].data_ptr() for i in fixed], *_layouts(inputs, fixed))
         found = self._variants.pop(key, None)
         if found is None:
             if self._restless(inputs, fixed):
@@ -243,6 +252,7 @@ class Variant(Graphed):
 
     def __init__(self, region: Region, inputs: list[Any], fixed: tuple[int, ...]) -> None:
         self.positions = list(fixed)
+        self.layouts = _layouts(inputs, fixed)
         self.addresses: list[int | None] = [None] * len(inputs)
         bound: list[Any] = [None] * len(inputs)
         for i in fixed:
@@ -261,6 +271,10 @@ class Variant(Graphed):
         homes = frozenset(t.untyped_storage().data_ptr() for t in bound if isinstance(t, Tensor) and t.numel())
         vars(run).update(homes=homes, names=[region.names[i] for i in moving] if region.names else [])
         super().__init__(run, region.options, name=region.name)
+
+
+def _layouts(inputs: Sequence[Any], which: Sequence[int]) -> list[Any]:
+    return [(inputs[i].size(), inputs[i].stride()) for i in which]
 
 
 def _apart(results: Any, given: Sequence[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,15 +48,10 @@ def device() -> Iterator[None]:
     yield
 
 
-def _is_left_to_torch(is_unsupported: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _is_left_to_torch(is_unsupported: Callable[..., bool], node: Any, *more: Any) -> bool:
     """What ``fallback_by_default`` does, by the question that torch 2.9 asks of each operation."""
-    aten = torch.ops.aten
-    of_sizes = (aten._assert_scalar.default, aten.lift_fresh_copy.default)
-
-    def is_left(node: Any, *more: Any) -> bool:
-        return is_unsupported(node, *more) or (is_on() and node.target not in of_sizes)
-
-    return is_left
+    of_sizes = (torch.ops.aten._assert_scalar.default, torch.ops.aten.lift_fresh_copy.default)
+    return is_unsupported(node, *more) or (is_on() and node.target not in of_sizes)
 
 
 _is_standing = False
@@ -70,7 +66,8 @@ def _stand() -> None:
     from torch.utils import _triton
 
     if not hasattr(config, "fallback_by_default"):  # before torch 2.10
-        graph.fallback_node_due_to_unsupported_type = _is_left_to_torch(graph.fallback_node_due_to_unsupported_type)
+        asked = graph.fallback_node_due_to_unsupported_type
+        graph.fallback_node_due_to_unsupported_type = partial(_is_left_to_torch, asked)
     create = scheduler.Scheduler.create_backend
     compilers_hash = _triton.triton_hash_with_backend
 

@@ -50,7 +50,7 @@ def _modules_of(file: str) -> Iterator[Any]:
 
 
 def _line_of(module: Any, line: int) -> str:
-    at = (getattr(module, "_lineno_map", None) or {}).get(line - (getattr(module, "_prologue_start", None) or 0))
+    at = (getattr(module, "_lineno_map", None) or {}).get(line - type(module).forward.__code__.co_firstlineno)
     nodes = list(module.graph.nodes)
     if at is None or at >= len(nodes):
         return ""

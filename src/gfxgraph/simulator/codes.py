@@ -68,6 +68,6 @@ def torch_error(code: int, platform: str) -> RuntimeError:
         f"Compile with `{dsa}` to enable device-side assertions.",
         "",
     ]
-    error: RuntimeError = getattr(torch, "AcceleratorError", RuntimeError)("\n".join(lines))
+    error: RuntimeError = torch.AcceleratorError("\n".join(lines))
     error.error_code = code  # type: ignore[attr-defined]  # torch sets the same attribute
     return error

@@ -78,20 +78,13 @@ def _register(names: frozenset[str]) -> None:
             # Composite kernels are overridden intentionally.
             warnings.simplefilter("ignore", UserWarning)
             for name in sorted(names):
-                _impl(_library, name, _entry(name), "CUDA")
+                _library.impl(name, _entry(name), "CUDA", allow_override=True)
             for name, body in COMPOSED.items():
                 for key in ("CUDA", "AutogradCUDA"):
-                    _impl(_library, name, body, key)
+                    _library.impl(name, body, key, allow_override=True)
             for key in sparse_kernels.KEYS:
                 for name in sparse_kernels.names(key):
-                    _impl(_library, name, _entry(f"{name}@{key}"), key)
-
-
-def _impl(library: torch.library.Library, name: str, function: Kernel, key: str) -> None:
-    try:
-        library.impl(name, function, key, allow_override=True)
-    except TypeError:
-        library.impl(name, function, key)
+                    _library.impl(name, _entry(f"{name}@{key}"), key, allow_override=True)
 
 
 def _entry(name: str) -> Kernel:
@@ -125,7 +118,7 @@ class Kernels:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             for name, function in host.items():
-                _impl(self._host, name, function, "CPU")
+                self._host.impl(name, function, "CPU", allow_override=True)
 
     def undo(self) -> None:
         global _installed

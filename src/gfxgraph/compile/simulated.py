@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from gfxgraph import torch_names
 from gfxgraph.process import process
 
 
@@ -50,11 +51,9 @@ def _stand() -> None:
     if _is_standing:
         return
     # lazily: Inductor takes seconds to import
-    from torch._inductor import scheduler
-    from torch.utils import _triton
 
-    create = scheduler.Scheduler.create_backend
-    compilers_hash = _triton.triton_hash_with_backend
+    create = torch_names.create_backend
+    compilers_hash = torch_names.triton_hash_with_backend
 
     def triton_hash_with_backend() -> str:
         return "none" if is_on() else compilers_hash()  # the original would look for the card's driver
@@ -64,14 +63,13 @@ def _stand() -> None:
             return create(self, device)
         return _NoKernels(self)
 
-    class _NoKernels(scheduler.BaseScheduling):  # type: ignore[misc]
+    class _NoKernels(torch_names.BaseScheduling):  # type: ignore[misc]
         """Answers the scheduler's questions that do not concern kernels."""
 
         def group_fn(self, sizes: Any) -> tuple[Any, ...]:
             # lazily: Inductor takes seconds to import
-            from torch._inductor.utils import sympy_product
 
-            return tuple(sympy_product(size) for size in sizes)
+            return tuple(torch_names.sympy_product(size) for size in sizes)
 
         def can_fuse_vertical(self, node1: object, node2: object) -> bool:
             return False
@@ -90,10 +88,9 @@ def _stand() -> None:
 
         def get_backend_features(self, device: object) -> Any:
             # lazily: Inductor takes seconds to import
-            from torch.utils._ordered_set import OrderedSet
 
-            return OrderedSet()
+            return torch_names.OrderedSet()
 
-    scheduler.Scheduler.create_backend = create_backend
-    _triton.triton_hash_with_backend = triton_hash_with_backend
+    torch_names.put("create_backend", create_backend)
+    torch_names.put("triton_hash_with_backend", triton_hash_with_backend)
     _is_standing = True

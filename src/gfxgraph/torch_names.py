@@ -10,7 +10,7 @@ when it is first needed. Where it lacks a name it is off, and says so in one war
 A line is a name in torch, or ``X = name`` where its last part is taken or says little, and then:
 
     2.10+  -2.12   the versions that have it, if not all from 2.9 on; ``torch_names.X`` is None in others
-    live           replaced while the simulator or a capture is on, or a number that changes: looked up at each use
+    live           replaced by others, the simulator or a capture, or a number that changes: looked up at each use
     loaded         looked up only if the program has imported the module; None before, and where it is gone
     optional       None where it is gone: then there is nothing to do, or torch's public way costs more
 
@@ -120,14 +120,14 @@ TABLE = {
         torch._C._dynamo.guards.TensorGuards
         torch._C._tensors_data_ptrs_at_indices_equal optional
         torch._C._storage_Use_Count
-        torch._foreach_copy_
+        torch._foreach_copy_ live
         torch._ops.OpOverloadPacket
         torch.utils._device.DeviceContext
         torch.utils._pytree.SUPPORTED_NODES
     """,
     "fast path": """
         torch._C._dynamo.guards.GlobalStateGuard
-        torch._C._dynamo.guards._empty_strided_cuda optional
+        torch._C._dynamo.guards._empty_strided_cuda live optional
     """,
     "tracing": """
         torch._dynamo.OptimizedModule
@@ -199,7 +199,7 @@ TABLE = {
         torch._subclasses.fake_tensor.FakeTensorMode
         torch.utils._pytree.tree_flatten
     """,
-    "compiled regions and gradients": """
+    "compiled regions": """
         torch._C._current_graph_task_id
         torch._C._functorch.is_batchedtensor
         torch._C._functorch.is_legacy_batchedtensor
@@ -207,8 +207,8 @@ TABLE = {
     "torch.compile": """
         torch._dynamo.backends.registry.register_backend
         torch._dynamo.backends.registry._COMPILER_FNS
-        torch._inductor.compile_fx.compile_fx
-        torch._inductor.compile_fx.compile_fx_inner
+        torch._inductor.compile_fx.compile_fx live
+        torch._inductor.compile_fx.compile_fx_inner live
         torch._inductor.compile_fx.cudagraphify
         inductor_config = torch._inductor.config
         torch._inductor.output_code.cudagraph_partition_post_compile
@@ -283,8 +283,13 @@ def entries() -> Iterator[Name]:
 
 OF_DYNAMO = frozenset({"torch._dynamo.convert_frame", "torch._dynamo.utils"})
 """The modules of which functions call torch's for random states around a trace."""
-OF_OBJECTS: frozenset[str] = frozenset()
-"""Private attributes of torch's objects, which no class has: in use, they are there or the caller runs eagerly."""
+OF_OBJECTS = frozenset(
+    """_base_vt _backward_hooks _boxed_call _cdata _forward_hooks _forward_pre_hooks _has_method _indices _init_fn
+    _is_view _last_lr _lineno_map _maybe_opt_step _nested_tensor_size _nnz _op _op_dk _orig_mod _overloadpacket
+    _per_optimizer_states _prologue_start _qualified_op_name _replay_end_hooks _replay_start_hooks _retained _schema
+    _torchdynamo_disable _torchdynamo_orig_callable _torchdynamo_orig_backend""".split()
+)
+"""Private attributes that torch gives to single objects: no class tells whether they are there."""
 NAMES = {each.key: each for each in entries()}
 off: dict[str, str] = {}
 """Features found to be off, each with the reason."""
@@ -367,6 +372,11 @@ def missing(feature: str) -> list[str]:
     if not torch.cuda.is_available():
         asked = [name for name in asked if "live" not in name.marks]
     return [name.path for name in asked if isinstance(_find(name), _Missing)]
+
+
+def all_missing() -> dict[str, list[str]]:
+    """By feature, what this torch lacks; features that lack nothing are left out. Imports Inductor: seconds."""
+    return {feature: gone for feature in TABLE if (gone := missing(feature))}
 
 
 @functools.cache

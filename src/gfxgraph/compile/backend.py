@@ -38,8 +38,9 @@ def gfxgraph(
         mode: Inductor's, for example "max-autotune"; it does not matter whether it asks for Inductor's own graphs.
         options: Inductor's, and ours: ``max_graphs``, captured signatures of each region.
     """
-    # lazily: Inductor takes seconds to import
 
+    if inductor_hook.why_off():
+        return gm.forward
     asked = dict(options or {})
     wanted = _max_graphs(asked.pop("max_graphs", MAX_GRAPHS))
     config = _inductors(mode, asked)
@@ -63,8 +64,7 @@ def _inductors(mode: str | None, options: dict[str, Any]) -> dict[str, Any]:
 
 def register() -> None:
     """Register the names with Dynamo; for an installed package the entry points do the same."""
-    # lazily: Inductor takes seconds to import
 
-    for name in NAMES:
+    for name in NAMES if not inductor_hook.why_off() else ():
         if name not in torch_names._COMPILER_FNS:
             torch_names.register_backend(compiler_fn=gfxgraph, name=name)

@@ -22,6 +22,7 @@ from typing import Any
 
 from gfxgraph import torch_names
 from gfxgraph.callables.pieces.region import Region
+from gfxgraph.compile import simulated
 
 _mine = threading.local()
 _lock = threading.Lock()
@@ -39,13 +40,20 @@ def marked(max_graphs: int) -> Iterator[None]:
         _mine.max_graphs = before
 
 
+def why_off() -> str:
+    """Why Inductor's callables cannot be handed to us with this torch; "" if they can. Imports Inductor."""
+    features = ["torch.compile's graphs", "capture", "compiled regions", "torch.compile"]
+    if simulated.is_on():
+        features.append("torch.compile in the simulator")
+    return next(filter(None, map(torch_names.why_off, features)), "")
+
+
 def compile_with(
     max_graphs: int, compile_fx: Callable[..., Any], gm: Any, inputs: Any, config: dict[str, Any]
 ) -> Any:
     """Compile ``gm`` with Inductor, with its callables handed to us, now and when the backward is compiled."""
     stand()
     config = {**config, "triton.cudagraphs": True}
-    # lazily: Inductor takes seconds to import
 
     def inner(*args: Any, **kwargs: Any) -> Any:
         with marked(max_graphs):
@@ -61,7 +69,6 @@ def stand() -> None:
     with _lock:
         if _is_standing:
             return
-        # lazily: Inductor takes seconds to import
 
         handle = torch_names.maybe_handle_backward_generation
 

@@ -50,7 +50,6 @@ def _stand() -> None:
     global _is_standing
     if _is_standing:
         return
-    # lazily: Inductor takes seconds to import
 
     create = torch_names.create_backend
     compilers_hash = torch_names.triton_hash_with_backend
@@ -67,7 +66,6 @@ def _stand() -> None:
         """Answers the scheduler's questions that do not concern kernels."""
 
         def group_fn(self, sizes: Any) -> tuple[Any, ...]:
-            # lazily: Inductor takes seconds to import
 
             return tuple(torch_names.sympy_product(size) for size in sizes)
 
@@ -87,7 +85,6 @@ def _stand() -> None:
             return None
 
         def get_backend_features(self, device: object) -> Any:
-            # lazily: Inductor takes seconds to import
 
             return torch_names.OrderedSet()
 

@@ -32,7 +32,9 @@ def install(torch: Any, state: Process) -> None:
         return
     if ways is CompileWays.AUTO:
         ways = CompileWays.OFF if state.platform == "cuda" else CompileWays.REGIONS
-    inductor = torch._TorchCompileInductorWrapper
+    if torch_names.why_off("torch.compile's graphs"):
+        return
+    inductor = torch_names._TorchCompileInductorWrapper
     stock = inductor.__call__
 
     def compile_ours(self: object, model_: object, inputs_: object) -> Any:
@@ -45,8 +47,9 @@ def install(torch: Any, state: Process) -> None:
 
 def _compile(state: Process, stock: Callable[..., Any], wrapper: Any, gm: object, inputs: object) -> Any:
     """Replaces what ``torch.compile`` with Inductor does with a traced graph."""
-    # lazily: Inductor takes seconds to import
 
+    if inductor_hook.why_off():
+        return stock(wrapper, gm, inputs)
     asked: Mapping[str, Any] = wrapper.config
     wants_graphs = asked.get("triton.cudagraphs", torch_names.inductor_config.triton.cudagraphs)
     if getattr(torch_names.inductor_config, "cudagraph_policy", None) is not None:
@@ -54,7 +57,6 @@ def _compile(state: Process, stock: Callable[..., Any], wrapper: Any, gm: object
     safe = _safe_settings(state, asked, torch_names.inductor_config)
     if not wants_graphs and not safe:
         return stock(wrapper, gm, inputs)
-    # lazily: Inductor takes seconds to import
 
     if not wants_graphs:
         if state.platform == "simulator":

@@ -207,6 +207,8 @@ def replay_by_nodes(guard: Guard | None, program: Program, pool: Any) -> None:
 
 def fill() -> None:
     """Install the hooks of this room that graphs call."""
+    if torch_names.why_off("guard"):
+        return
     rooms.deep_capture, rooms.guard_for, rooms.replay_by_nodes = DeepCapture, guard_for, replay_by_nodes
     rooms.repaired = repaired
 

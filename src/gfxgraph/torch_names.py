@@ -238,6 +238,11 @@ TABLE = {
         torch._C._demangle optional
     """,
     "simulator": """
+        torch._C
+        torch._C._cuda_CUDAAllocator_AllocatorState optional
+        torch._dynamo.trace_rules.get_torch_obj_rule_map loaded
+        torch._dynamo.trace_rules.load_object loaded
+        torch._dynamo.trace_rules.torch_name_rule_map loaded
         torch._C._accelerator_getStream
         torch._C._accelerator_setStream
         torch._C._dispatch_get_all_op_names
@@ -281,13 +286,18 @@ def entries() -> Iterator[Name]:
             yield Name(key or path.rpartition(".")[2], path, feature, tuple(marks), since, until)
 
 
+OF_OPERATORS = "torch._ops"
+OF_FUNCTORCH = "torch._functorch."
+OF_C = "torch._C"
+"""How the modules of frames, modes and functions are called that are torch's and not the program's."""
 OF_DYNAMO = frozenset({"torch._dynamo.convert_frame", "torch._dynamo.utils"})
 """The modules of which functions call torch's for random states around a trace."""
 OF_OBJECTS = frozenset(
-    """_base_vt _backward_hooks _boxed_call _cdata _forward_hooks _forward_pre_hooks _has_method _indices _init_fn
-    _is_view _last_lr _lineno_map _maybe_opt_step _nested_tensor_size _nnz _op _op_dk _orig_mod _overloadpacket
-    _per_optimizer_states _prologue_start _qualified_op_name _replay_end_hooks _replay_start_hooks _retained _schema
-    _torchdynamo_disable _torchdynamo_orig_callable _torchdynamo_orig_backend""".split()
+    """_backward_hooks _base_vt _boxed_call _cdata _destroy _forward_hooks _forward_pre_hooks _has_method
+    _indices _init_fn _is_view _last_lr _lineno_map _maybe_opt_step _nested_tensor_size _nnz _op _op_dk
+    _orig_mod _overloadpacket _per_optimizer_states _prologue_start _qualified_op_name _replay_end_hooks
+    _replay_start_hooks _retained _schema _torchdynamo_disable _torchdynamo_orig_backend
+    _torchdynamo_orig_callable""".split()
 )
 """Private attributes that torch gives to single objects: no class tells whether they are there."""
 NAMES = {each.key: each for each in entries()}

@@ -3,7 +3,7 @@
     python -m tests.unit.torch_names_programs [NAME ...]
 
 Torch, its compiler and the simulated card are there before the first fork; gfxgraph's other rooms are imported in the
-forks, after the name is gone. Writes one JSON line for each name: what raised, or was wrong, with and without gfxgraph.
+forks, after the name is gone. Writes one JSON line for each name: what raised, or was wrong, with us and without.
 """
 
 from __future__ import annotations

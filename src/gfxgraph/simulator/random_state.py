@@ -17,6 +17,8 @@ from weakref import WeakValueDictionary
 
 import torch
 
+CpuGenerator: Any = type(torch.default_generator)
+"""The class of torch's generators, whatever stands for ``torch.Generator``."""
 _MASK: Final = (1 << 64) - 1
 _PER_STEP: Final = 4  # Philox gives four numbers a step; torch keeps offsets multiples of 4
 _ELEMENTS_PER_STEP: Final = 1 << 16
@@ -37,7 +39,7 @@ class GeneratorState:
         self.intragraph_offset = 0
         self.graphs: set[object] = set()
         """The captures registered with it."""
-        self._scratch = torch._C.Generator("cpu")
+        self._scratch = CpuGenerator("cpu")
 
     def clone(self) -> GeneratorState:
         return GeneratorState(self.seed, self.offset)
@@ -66,9 +68,9 @@ class GeneratorState:
 
 # torch's own, as its kernels are: programs may replace the methods.
 get_state, set_state, seed = (
-    torch._C.Generator.get_state,
-    torch._C.Generator.set_state,
-    torch._C.Generator.manual_seed,
+    CpuGenerator.get_state,
+    CpuGenerator.set_state,
+    CpuGenerator.manual_seed,
 )
 _OTHER_SEED = (
     "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as the "
@@ -87,7 +89,7 @@ class ReplayDraw:
         return self.state.at(self.base + offset)
 
 
-class SimGenerator(torch._C.Generator):
+class SimGenerator(CpuGenerator):
     """``torch.Generator(device="cuda")``."""
 
     _by_impl: WeakValueDictionary[int, SimGenerator] = WeakValueDictionary()
@@ -105,7 +107,7 @@ class SimGenerator(torch._C.Generator):
         self._forbid: Any
 
     @classmethod
-    def of(cls, generator: torch._C.Generator | None) -> SimGenerator | None:
+    def of(cls, generator: Any) -> SimGenerator | None:
         """The generator inside the wrapper that the dispatcher passes to a kernel."""
         if generator is None:
             return None
@@ -196,7 +198,7 @@ def _rebuild(state: torch.Tensor) -> SimGenerator:
 
 class _GeneratorMeta(type):
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, torch._C.Generator)
+        return isinstance(instance, CpuGenerator)
 
 
 class GeneratorName(metaclass=_GeneratorMeta):
@@ -205,4 +207,4 @@ class GeneratorName(metaclass=_GeneratorMeta):
     def __new__(cls, device: object = "cpu") -> Any:
         if torch.device(device).type == "cuda":
             return SimGenerator(device)
-        return torch._C.Generator(device)
+        return CpuGenerator(device)

@@ -29,6 +29,7 @@ from typing import Any, Final
 
 import torch
 
+from gfxgraph import torch_names
 from gfxgraph.errors import SimulatorError
 
 _INCLUDE: Final = Path(torch.__file__).parent / "include"
@@ -85,15 +86,15 @@ class NativeDevice:
         return ctypes.c_void_p.from_address(registry + _CUDA_DEVICE_TYPE * ctypes.sizeof(ctypes.c_void_p))
 
     def _install_guard(self, is_capturing: Callable[[int], bool]) -> None:
-        if not hasattr(torch._C, "_ensureCUDADeviceGuardSet"):  # torch 2.9 has no guard that remembers streams
-            raise SimulatorError("simulator_unsupported", feature="a guard that this torch lacks", where="torch._C")
+        if torch_names._ensureCUDADeviceGuardSet is None:  # torch 2.9 has no guard that remembers streams
+            raise SimulatorError("simulator_unsupported", feature="a guard that this torch lacks", where="this torch")
         if self._guard_before is None:
             table = (ctypes.c_void_p * 64)(*[_address_of(_answer_zero)] * 64)
             guard = (ctypes.c_void_p * 1)(ctypes.addressof(table))
             _keep_for_ever(table, guard)
             self._guard_slot().value = ctypes.addressof(guard)
         stand_in = self._guard_slot().value
-        torch._C._ensureCUDADeviceGuardSet()
+        torch_names._ensureCUDADeviceGuardSet()
         if self._guard_before is None and self._guard_slot().value == stand_in:
             self._guard_slot().value = None
             raise SimulatorError("simulator_unsupported", feature="a CUDA device guard", where="this torch")

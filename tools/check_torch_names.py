@@ -28,6 +28,8 @@ OF_PYTHON = frozenset(
     + ["_older", "_takes_keywords"]
 )  # and what compat/graph_classes.py gives to the classes that it makes
 A_NAME = re.compile(r"torch(\.\w+)*\._[a-zA-Z]\w*(\.\w+)*")
+OF_TABLE = ("torch_names", "names")
+"""What the table's module is called where it is used."""
 Found = tuple[int, str]
 
 
@@ -107,7 +109,7 @@ def used(tree: ast.AST) -> set[str]:
     """Keys of the table that a file uses: as ``torch_names.X``, or as a string."""
     found = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch_names":
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in OF_TABLE:
             found.add(node.attr)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found.add(node.value)
@@ -132,7 +134,8 @@ def main() -> int:
                 problems.append(
                     f"{where}:{line}: .{name}: ours nowhere: a line of torch_names.py, or of its OF_OBJECTS"
                 )
-    idle = set(torch_names.NAMES) - {key for tree in trees.values() for key in used(tree)}
+    every = [*trees.values(), ast.parse(TABLE.read_text("utf-8"))]
+    idle = set(torch_names.NAMES) - {key for tree in every for key in used(tree)}
     problems += [f"{TABLE.relative_to(ROOT)}: {key}: nothing uses it" for key in sorted(idle)]
     for each in problems:
         sys.stderr.write(each + "\n")

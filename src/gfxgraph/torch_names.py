@@ -132,7 +132,7 @@ TABLE = {
     "tracing": """
         torch._dynamo.OptimizedModule
         dynamo_config = torch._dynamo.config
-        torch._dynamo.convert_frame.compile_lock
+        torch._dynamo.convert_frame.compile_lock loaded
         torch._dynamo.convert_frame.format_error_msg
         torch._dynamo.eval_frame.cached_backends
         torch._dynamo.exc.SkipFrame
@@ -289,15 +289,17 @@ def entries() -> Iterator[Name]:
 OF_OPERATORS = "torch._ops"
 OF_FUNCTORCH = "torch._functorch."
 OF_C = "torch._C"
+OF_FUNCTIONS = "torch._C._VariableFunctions"
+DYNAMO = "torch._dynamo"
 """How the modules of frames, modes and functions are called that are torch's and not the program's."""
 OF_DYNAMO = frozenset({"torch._dynamo.convert_frame", "torch._dynamo.utils"})
 """The modules of which functions call torch's for random states around a trace."""
 OF_OBJECTS = frozenset(
-    """_backward_hooks _base_vt _boxed_call _cdata _destroy _forward_hooks _forward_pre_hooks _has_method
-    _indices _init_fn _is_view _last_lr _lineno_map _maybe_opt_step _nested_tensor_size _nnz _op _op_dk
-    _orig_mod _overloadpacket _per_optimizer_states _prologue_start _qualified_op_name _replay_end_hooks
-    _replay_start_hooks _retained _schema _torchdynamo_disable _torchdynamo_orig_backend
-    _torchdynamo_orig_callable""".split()
+    """_backward_hooks _base_vt _boxed_call _can_decompose _cdata _destroy _forward_hooks _forward_pre_hooks
+    _has_method _indices _init_fn _is_view _last_lr _lineno_map _maybe_opt_step _nested_tensor_size _nnz _op
+    _op_dk _orig_mod _overloadpacket _per_optimizer_states _prologue_start _qualified_op_name
+    _replay_end_hooks _replay_start_hooks _retained _schema _torchdynamo_disable _torchdynamo_orig_backend
+    _torchdynamo_orig_callable _tracker""".split()
 )
 """Private attributes that torch gives to single objects: no class tells whether they are there."""
 NAMES = {each.key: each for each in entries()}
@@ -387,6 +389,16 @@ def missing(feature: str) -> list[str]:
 def all_missing() -> dict[str, list[str]]:
     """By feature, what this torch lacks; features that lack nothing are left out. Imports Inductor: seconds."""
     return {feature: gone for feature in TABLE if (gone := missing(feature))}
+
+
+def have_dynamo(action: str, *codes: object) -> None:
+    """Have Dynamo "SKIP" frames of this code, and what they call, or treat them as by "DEFAULT"."""
+    if why_off("capture"):
+        return
+    names: Any = sys.modules[__name__]
+    wanted = getattr(names._FrameAction, action)
+    for code in codes:
+        names.set_code_exec_strategy(code, names._FrameExecStrategy(wanted, wanted))
 
 
 @functools.cache

@@ -27,7 +27,6 @@ import itertools
 import logging
 import re
 import signal
-import sys
 import threading
 import types
 import warnings
@@ -39,8 +38,8 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
+from gfxgraph import torch_names
 from gfxgraph.callables.trace.corrections import Seen, correct, put
 from gfxgraph.callables.trace.trace_result import (
     BROKEN,
@@ -119,12 +118,12 @@ _counting = threading.Lock()
 
 def is_traced_here() -> bool:
     """Whether this thread's call is part of a trace, where torch's own flag says that some thread's is."""
-    frames = sys.modules.get("torch._dynamo.convert_frame")
-    if frames is None:
+    lock = torch_names.compile_lock
+    if lock is None:
         return True
-    if not frames.compile_lock.acquire(blocking=False):
+    if not lock.acquire(blocking=False):
         return False
-    frames.compile_lock.release()
+    lock.release()
     return True
 
 
@@ -139,17 +138,17 @@ def backend_of(frontend: Frontend) -> Callable[[Any, Any], Any]:
         alive = owner()
         return graph.forward if alive is None else _backend(alive, graph)
 
-    weakref.finalize(frontend, torch._dynamo.eval_frame.cached_backends.pop, id(graphed), None).atexit = False
+    weakref.finalize(frontend, torch_names.cached_backends.pop, id(graphed), None).atexit = False
     return graphed
 
 
 def _backend(front: Frontend, graph: Any) -> Any:
     """Examine an FX graph that Dynamo has made, and give Dynamo a piece to call instead."""
     # Otherwise its first run would go through nn.Module's call, and through the hooks for all modules.
-    _LazyGraphModule.force_recompile(graph)
+    torch_names._LazyGraphModule.force_recompile(graph)
     try:
         found = look(graph)
-    except torch._dynamo.exc.SkipFrame as skipped:
+    except torch_names.SkipFrame as skipped:
         if local.skipped is not None:
             local.skipped.append(str(skipped))
         raise
@@ -183,10 +182,7 @@ def shield(method: Any, *, from_us: bool = False) -> None:
     if not from_us:
         shielded.append(method)
     method._torchdynamo_disable = True
-    frames = torch._C._dynamo.eval_frame
-    if hasattr(frames, "set_code_exec_strategy"):
-        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
-        frames.set_code_exec_strategy(method.__code__, skip)
+    torch_names.have_dynamo("SKIP", method.__code__)
 
 
 class Configured:
@@ -200,7 +196,7 @@ class Configured:
         self._torchdynamo_orig_callable = callback
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        front, known = self._owner(), torch._dynamo.config
+        front, known = self._owner(), torch_names.dynamo_config
         wanted = {**_CONFIG, **(_for_symbols(front) if front is not None and front.is_dynamic else {})}
         if args[0].f_code.co_name.startswith(_RESUMED):
             wanted["recompile_limit"] = MAX_TRACES
@@ -209,7 +205,7 @@ class Configured:
         errors: list[Exception] = []
         seen: Seen = {} if front is None else front.seen
         # Other threads' compilations have Dynamo's own rules: they wait here, as they would inside.
-        lock = torch._dynamo.convert_frame.compile_lock
+        lock = torch_names.compile_lock
         with lock, contextlib.ExitStack() as uncollected:
             _leave_uncollected(uncollected)
             with Waiting(), contextlib.ExitStack() as changes, warnings.catch_warnings():
@@ -249,7 +245,7 @@ def _leave_uncollected(changes: contextlib.ExitStack) -> None:
 def _quieten(changes: contextlib.ExitStack) -> None:
     """Silence Dynamo's advice on graph breaks: they are acceptable here, and ``explain()`` reports them."""
     warnings.filterwarnings("ignore", module=r"torch\._dynamo")
-    log = logging.getLogger("torch._dynamo")
+    log = logging.getLogger(torch_names.DYNAMO)
     changes.callback(log.setLevel, log.level)
     log.setLevel(max(log.level, logging.ERROR))
 
@@ -282,7 +278,7 @@ def _prepare_dynamo() -> None:
     Also register the shapes of what torch's encoder layer calls in inference: without them Dynamo breaks there.
     """
     for room in ("capture", "simulator"):
-        torch._dynamo.trace_rules.add(f"gfxgraph.{room}")
+        torch_names.add_skipped(f"gfxgraph.{room}")
     for name in ("_transformer_encoder_layer_fwd",):
         operation = getattr(torch.ops.aten, name, None)
         if operation is not None and not operation.default.has_kernel_for_dispatch_key("Meta"):
@@ -292,13 +288,13 @@ def _prepare_dynamo() -> None:
 
 def is_compiled(fn: Any) -> bool:
     """True for results of ``torch.compile``."""
-    return hasattr(fn, "_torchdynamo_orig_callable") or isinstance(fn, torch._dynamo.OptimizedModule)
+    return hasattr(fn, "_torchdynamo_orig_callable") or isinstance(fn, torch_names.OptimizedModule)
 
 
 def under(fn: Any) -> Any:
     """The function inside ``torch.compile``'s wrapper."""
     while is_compiled(fn):
-        fn = fn._orig_mod if isinstance(fn, torch._dynamo.OptimizedModule) else fn._torchdynamo_orig_callable
+        fn = fn._orig_mod if isinstance(fn, torch_names.OptimizedModule) else fn._torchdynamo_orig_callable
     return fn
 
 
@@ -423,7 +419,7 @@ class Frontend:
 
     def _begin(self) -> None:
         self._root = root_of(self.fn)
-        context = torch._dynamo.optimize(backend_of(self), dynamic=self.is_dynamic or None)
+        context = torch_names.dynamo_optimize(backend_of(self), dynamic=self.is_dynamic or None)
         context.callback = Configured(context.callback, self)
         self._compiled = context(self._root)
         self._entries: list[_Entry] = []
@@ -490,10 +486,7 @@ class Frontend:
         if not given_up or self.n_raised >= MAX_RAISED:
             return
         self.n_raised += 1
-        frames = torch._C._dynamo.eval_frame
-        as_new = frames._FrameExecStrategy(frames._FrameAction.DEFAULT, frames._FrameAction.DEFAULT)
-        for code in given_up:
-            frames.set_code_exec_strategy(code, as_new)
+        torch_names.have_dynamo("DEFAULT", *given_up)
 
     def why_no_more(self) -> str:
         """Why calls in unknown worlds are not traced any more; "" if they are."""
@@ -559,7 +552,7 @@ class Frontend:
             was_tracing, local.is_tracing = local.is_tracing, True
             found: list[Found] = []
             skipped: list[str] = []
-            counters = torch._dynamo.utils.counters
+            counters = torch_names.dynamo_counters
             breaks, frames = dict(counters["graph_break"]), dict(counters["frames"])
             local.found, local.skipped = found, skipped
             versions = _Versions()

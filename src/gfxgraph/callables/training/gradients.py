@@ -34,6 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.callables.arena import Arena, arena_of, capture_graph, draws, replay, writes_of, written_inputs
 from gfxgraph.callables.captured import CapturedCallable, label_of
 from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, is_dense
@@ -43,7 +44,7 @@ from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.process import bridge
 
-_BATCHED = (torch._C._functorch.is_batchedtensor, torch._C._functorch.is_legacy_batchedtensor)
+_BATCHED: tuple[Callable[[Any], bool], ...] = (torch_names.is_batchedtensor, torch_names.is_legacy_batchedtensor)
 """Tests for tensors that stand for several, without memory: those of torch.func, and of is_grads_batched."""
 MAX_BACKWARDS = 4
 """Most sets of differentiated results that get a backward of their own; others run the function itself."""

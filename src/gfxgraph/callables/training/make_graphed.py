@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from gfxgraph import torch_names
 from gfxgraph.callables.inputs import tensors_of
@@ -126,7 +125,7 @@ def _can_warm(callables: Any, sample_args: Any) -> bool:
 
 
 def _warm(call: Any, sample: tuple[Any, ...], allow_unused_input: bool) -> None:
-    outputs = [out for out in pytree.tree_leaves(call(*sample)) if isinstance(out, Tensor) and out.requires_grad]
+    outputs = [out for out in torch_names.tree_leaves(call(*sample)) if isinstance(out, Tensor) and out.requires_grad]
     inputs = [t for t in tensors_of(sample) if t.requires_grad]
     if isinstance(call, torch.nn.Module):
         inputs += [p for p in call.parameters() if p.requires_grad]

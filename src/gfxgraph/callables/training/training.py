@@ -38,8 +38,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from gfxgraph import torch_names
 from gfxgraph.callables.arena import Arena, CaptureDied, overlap, reads_of, span, writes_of
 from gfxgraph.callables.captured import WARM_UP, Captured, Instance, Options, Shared
 from gfxgraph.callables.graphed import Graphed
@@ -424,7 +424,7 @@ def _detached(step: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(step)
     def whole(*args: Any, **kwargs: Any) -> Any:
-        return pytree.tree_map_only(Tensor, Tensor.detach, step(*args, **kwargs))
+        return torch_names.tree_map_only(Tensor, Tensor.detach, step(*args, **kwargs))
 
     return whole
 

@@ -63,13 +63,4 @@ def keep_from_dynamo(func: object) -> None:
     number = object.__hash__(code)
     if code is not None and number not in _kept:
         _kept[number] = code
-        have_dynamo("SKIP", code)
-
-
-def have_dynamo(action: str, *codes: object) -> None:
-    """Have Dynamo "SKIP" frames of this code, and what they call, or treat them as by "DEFAULT"."""
-    if torch_names.why_off("capture"):
-        return
-    wanted = getattr(torch_names._FrameAction, action)
-    for code in codes:
-        torch_names.set_code_exec_strategy(code, torch_names._FrameExecStrategy(wanted, wanted))
+        torch_names.have_dynamo("SKIP", code)

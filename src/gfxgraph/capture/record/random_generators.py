@@ -32,7 +32,7 @@ from torch import Tensor
 
 from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.patches.torch_functions import STOCK, Targets, have_dynamo, session_here
+from gfxgraph.capture.patches.torch_functions import STOCK, Targets, session_here
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.program import CallStep
 from gfxgraph.capture.replay.rollback import Rollback
@@ -241,8 +241,8 @@ def shield_from_dynamo() -> None:
     function called under a lock, and Dynamo, restoring the state after tracing, waits for that lock forever.
     """
     codes = torch.cuda.random.get_rng_state.__code__, torch.cuda.random.set_rng_state.__code__
-    bridge.undo.append(lambda: have_dynamo("DEFAULT", *codes))
-    have_dynamo("SKIP", *codes)
+    bridge.undo.append(lambda: torch_names.have_dynamo("DEFAULT", *codes))
+    torch_names.have_dynamo("SKIP", *codes)
 
 
 # -- seeds, and the methods of generators -----------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gfxgraph import torch_names
 from gfxgraph.callables.padding.judge import REFUSED
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def explain(graphed: Graphed) -> str:
     lines += [f"  {each}" for each in advice(graphed._fn, calls)]
     for number in graphed._front.restless() if graphed._front is not None else ():
         lines.append(f"  {number} is another number at each call, so what takes it runs eagerly: keep it in a tensor")
+    lines += [f"  {why}" for why in torch_names.off.values()]
     for region in regions(graphed):
         lines += [f"  {line}" for line in region.explain().splitlines()]
     lines += [f"  {each.label}: {each.timed.choice.why()}" for each in graphed._entries.values() if each.timed]

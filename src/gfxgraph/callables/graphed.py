@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
+from gfxgraph import torch_names
 from gfxgraph.callables import explain_calls
 from gfxgraph.callables.adaptive import Timed
 from gfxgraph.callables.arena import Arena, arena_of, kind_and_line, on_stream
@@ -132,7 +133,11 @@ class Graphed:
         self._front: Frontend | None = None
         self._run: Callable[..., Any] = fn
         """The function that is warmed up and captured."""
+        self._off = torch_names.why_off("graphed")
+        """Why no call of it can have a graph: what torch lacks, or an error of our own."""
         if not options.assume_pure and make_piece is not None:
+            self._off = self._off or torch_names.why_off("tracing")
+        if not (self._off or options.assume_pure or make_piece is None):
             self._front = Frontend(fn, functools.partial(make_piece, name=self._name), dynamic=is_dynamic)
             if not is_compiled(fn):
                 self._run = self._front.run
@@ -168,7 +173,9 @@ class Graphed:
             return self._fn(*args, **kwargs)  # part of the outer capture
         try:
             if state is None:
-                raise RunEagerly("there is no GPU")
+                raise RunEagerly(torch_names.off.get("capture", "there is no GPU"))
+            if self._off:
+                raise RunEagerly(self._off)
             return self._graphed(state, args, kwargs)
         except InPieces as pieces:
             return self._worlds.in_pieces(pieces, args, kwargs)
@@ -358,6 +365,8 @@ class Graphed:
     def _fast_for(self, route: Route, entry: Captured, call: Call) -> Fast:
         """The fast path of calls like this one; remade after the entry was captured or its world watched again."""
         graphs = (*entry.instances(), entry.can_join, entry.all_held, entry.world.is_same)
+        if torch_names.why_off("fast path"):
+            return never
         if route.fast is None or route.fast_of != graphs:
             try:
                 made = make_fast(

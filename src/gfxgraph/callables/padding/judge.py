@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
 from gfxgraph.callables.captured import Padded, Route
 from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
@@ -214,6 +215,8 @@ class Judge:
         Args:
             copies: the call's tensors, at the bucket's size.
         """
+        if torch_names.why_off("padding"):
+            return PaddingRefusal(torch_names.why_off("padding"), is_final=True)
         try:
             there = self._in_bucket(*_with_tensors(call, copies))
         except PaddingRefusal as refusal:

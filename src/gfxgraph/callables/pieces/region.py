@@ -88,6 +88,7 @@ class Region(CapturedCallable):
     ) -> None:
         kind = "backward" if is_backward else "inference" if is_inference else "forward"
         super().__init__(name or f"compiled {kind} {len(_regions)}")
+        self.why_eager = torch_names.why_off("compiled regions")
         self.mutated = frozenset(mutated)
         self.run = functools.partial(_run, model, self.mutated, alignment)
         """The callable itself, with misaligned inputs copied."""

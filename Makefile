@@ -15,7 +15,7 @@ GPU_PYTHON ?= $(if $(wildcard $(VENV)/.ready),$(BIN)/python,$(or $(PYTHON),pytho
 export PROMPT TORCH_INDEX_URL PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check test test-fast test-gpu test-engines test-matrix test-emulator test-port-build test-fuzz bench docs release hooks clean
+.PHONY: help venv demo check test test-fast test-gpu test-engines test-versions test-emulator test-port-build test-fuzz bench docs release hooks clean
 
 help:
 	@echo "make demo   [PROMPT=\"...\"]  set up and run the example: text, speed, graphs, fallbacks, verdict"
@@ -24,7 +24,7 @@ help:
 	@echo "make check                 ruff and its format, strict mypy, import rules, ratchet, slow expressions"
 	@echo "make test-gpu              the tests that need a GPU, with the torch of this machine"
 	@echo "make test-engines          vLLM's and SGLang's own graph files, fetched; on a GPU where there is one"
-	@echo "make test-matrix           versions of torch and of engines, gigabytes of wheels; writes docs/versions.md"
+	@echo "make test-versions         each torch under each Python, and engines: gigabytes; writes docs/versions.md"
 	@echo "make test-emulator         the tests that need AMD's emulator (rocjitsu) on the PATH"
 	@echo "make test-port-build       port fix and build with the hipcc on the PATH"
 	@echo "make test-fuzz             60 s of changed inputs for each target of tests/fuzz"
@@ -79,8 +79,9 @@ test-engines: $(VENV)/.ready-dev
 	@$(BIN)/python tools/fetch_engines.py build/engines
 	@GFXGRAPH_ENGINE_FILES=$(CURDIR)/build/engines $(BIN)/python -m pytest tests/engines $(ARGS)
 
-test-matrix: $(VENV)/.ready-dev
-	@$(BIN)/python tools/test_matrix.py $(ARGS)
+# make test-versions ARGS="--torch 2.11 --python 3.12"; its environments are made once, in build/versions.
+test-versions: $(VENV)/.ready-dev
+	@JOBS=$(JOBS) $(BIN)/python tools/test_versions.py $(ARGS)
 
 test-emulator: $(VENV)/.ready-dev
 	@if [ ! -d tests/emulator ]; then echo "test-emulator: no such tests yet"; \

@@ -17,7 +17,7 @@ from gfxgraph.adapters import adapter
 from gfxgraph.hardware.versions import may_match, parse
 
 TESTED = ">=5.17,<5.25"
-"""The versions that `make test-matrix` has run (docs/versions.md)."""
+"""The versions that `make test-versions` has run (docs/versions.md)."""
 _SIZES = {
     "hidden_size": 8,
     "intermediate_size": 8,

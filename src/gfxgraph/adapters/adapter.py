@@ -83,7 +83,7 @@ class Adapter(ABC):
         name: the name for users, and of the file.
         module: what is imported.
         needs: by module of the engine in which it replaces something: what must exist.
-        tested: the versions that `make test-matrix` and `make test-engines` ran; others are not refused.
+        tested: the versions that `make test-versions` and `make test-engines` ran; others are not refused.
     """
 
     name: ClassVar[str]

@@ -585,13 +585,15 @@ class Route:
 
     __slots__ = (
         "bucketed", "entry", "fast", "fast_of", "has_views", "mark", "padded", "repeats_last", "result_sizes",
-        "why_eager",
+        "why_eager", "why_slow",
     )  # fmt: skip
 
     def __init__(self, entry: Captured | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
         self.entry = entry
         self.bucketed = bucketed
         self.why_eager = why_eager
+        self.why_slow = ""
+        """Why its replays take the slow path; "" if they do not."""
         self.fast: Fast | None = None
         self.fast_of: tuple[object, ...] = ()
         self.mark = object()

@@ -6,8 +6,7 @@ torch's settings in another; after them comes straight-line code, generated for 
 arguments and results, with every address and size already looked up.
 
 A fast path returns ``MISS`` if anything differs from when it was made; the slow path then finds
-out what. It never decides anything itself, and it exists only if a replay is one launch, no argument
-is written to, and every result is the graph's own.
+out what. It never decides anything itself, and it exists only if a replay is one launch.
 
 Source: measured (benchmarks/bench_callables.py); docs/decisions/0007.
 
@@ -24,7 +23,7 @@ import functools
 import itertools
 import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,8 +40,8 @@ from gfxgraph.callables.joined_launch import (
     part,
     takes,
 )
-from gfxgraph.callables.outputs import GraphOutput
-from gfxgraph.callables.signature import MISS, Fast, function_modes
+from gfxgraph.callables.outputs import GraphOutput, from_before
+from gfxgraph.callables.signature import MISS, Fast, function_modes, twins_of
 from gfxgraph.capture import torchs_graph
 from gfxgraph.capture.torchs_graph import launch_of
 from gfxgraph.driver.small_copies import MOST
@@ -77,41 +76,14 @@ def _addresses(tensors: Sequence[str]) -> str:
     return f"({found})" if len(tensors) > 1 else found
 
 
-class Writer:
-    """Writes the function's source, and collects the values of its names."""
+class Unpacker:
+    """Writes a function's source, which begins by unpacking the arguments; collects the values of its names."""
 
-    def __init__(self, entry: Captured, mark: object, tensors: Sequence[Tensor]) -> None:
-        self.entry, self.tensors = entry, tensors
-        arena = entry.arena
-        self.copier = device_copier(arena.state.driver)
-        self.kernel = copy_kernel(arena.state, arena.device_index)
-        self.launches = CopyLaunches(arena.state, arena.last_raw)
-        self.names: dict[str, Any] = {
-            "MISS": MISS,
-            "ReplayError": ReplayError,
-            "arena": arena,
-            "mark": mark,
-            "acquire": arena.lock.acquire,
-            "release": arena.lock.release,
-            "settings": torch_names.GlobalStateGuard().check,
-            "raw_stream": torch_names._cuda_getCurrentRawStream,
-            "is_capturing": torch.cuda.is_current_stream_capturing,
-            "device": arena.device_index,
-            "launch": launch_of(arena.state.base),
-            "copier": self.copier,
-            "foreach_copy": torch_names._foreach_copy_,
-            "empty_like": torch.empty_like,
-            "use_count": torch_names._storage_Use_Count,
-            "inf": math.inf,  # as an infinite argument is written
-        }
+    def __init__(self) -> None:
+        self.names: dict[str, Any] = {"MISS": MISS, "inf": math.inf}  # as an infinite argument is written
         self.lines: list[str] = []
-        self.sizes: Sequence[Sequence[int] | None] | None = None
-        self.repeats_last = False
         self.n_taken = 0
-        self.taken = "()"
         self.indent = ""
-        self._located: list[int] = []
-        """The arguments whose addresses ``places`` holds."""
 
     def line(self, text: str) -> None:
         self.lines.append(self.indent + text)
@@ -148,14 +120,57 @@ class Writer:
             return True
         return False
 
+    def has_kinds(self, tensors: Sequence[Tensor], which: Sequence[int]) -> None:
+        """Check the dtypes, layouts and devices of these tensors, no two of which are one, and torch's settings."""
+        self.names["settings"] = torch_names.GlobalStateGuard().check
+        self.names["check"] = torch_names.TensorGuards(
+            *[tensors[i] for i in which], dynamic_dims_sizes=None, dynamic_dims_strides=None
+        ).check
+        self.line(f"if not check({', '.join(f't{i}' for i in which)}) or not settings(): return MISS")
+
+    def made(self, frame: str) -> Fast:
+        body = "\n        ".join(self.lines)
+        exec(compile(frame.format(body), "<gfxgraph fast path>", "exec"), self.names)
+        return self.names.pop("fast")  # left in, it would refer to itself: a cycle that only the collector frees
+
+
+class Writer(Unpacker):
+    """Writes the function that replays."""
+
+    def __init__(self, entry: Captured, mark: object, tensors: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.entry, self.tensors = entry, tensors
+        arena = entry.arena
+        self.copier = device_copier(arena.state.driver)
+        self.kernel = copy_kernel(arena.state, arena.device_index)
+        self.launches = CopyLaunches(arena.state, arena.last_raw)
+        self.names |= {
+            "ReplayError": ReplayError,
+            "arena": arena,
+            "mark": mark,
+            "acquire": arena.lock.acquire,
+            "release": arena.lock.release,
+            "settings": torch_names.GlobalStateGuard().check,
+            "raw_stream": torch_names._cuda_getCurrentRawStream,
+            "is_capturing": torch.cuda.is_current_stream_capturing,
+            "device": arena.device_index,
+            "launch": launch_of(arena.state.base),
+            "copier": self.copier,
+            "foreach_copy": torch_names._foreach_copy_,
+            "empty_like": torch.empty_like,
+            "use_count": torch_names._storage_Use_Count,
+        }
+        self.sizes: Sequence[Sequence[int] | None] | None = None
+        self.repeats_last = False
+        self.taken = "()"
+        self._located: list[int] = []
+        """The arguments whose addresses ``places`` holds."""
+
     def guards(self, world: Any, asks_by_name: bool = False) -> None:
         taken = ", ".join(f"t{i}" for i in range(self.n_taken))
         self.taken = f"({taken},)" if taken else "()"
         if self.n_taken:
-            self.names["check"] = torch_names.TensorGuards(
-                *self.tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None
-            ).check
-            self.line(f"if not check({taken}) or not settings(): return MISS")
+            self.has_kinds(self.tensors, sorted(set(self.entry.twins)))
         else:  # the tensor guards also check inference mode
             self.names["inference"] = torch.is_inference_mode_enabled
             is_on = torch.is_inference_mode_enabled()
@@ -180,6 +195,9 @@ class Writer:
             self.line(f"if t{i}.__dict__: return MISS")
         self.names["is_same"] = world.is_same
         self.line("if not is_same(): return MISS")
+        if getattr(world, "asks_guards", ""):
+            self.names["is_same_for"] = world.is_same_for
+            self.line("if not is_same_for(args, kwargs): return MISS")
         homes = world.written_homes
         if homes and self.n_taken:
             # The storages are alive and unmoved, so an address outside them is still outside.
@@ -216,7 +234,7 @@ class Writer:
         Args:
             joined: leave the small ones to the graph.
         """
-        if not self.entry.statics:
+        if not self.entry.statics or self.launches_nothing:
             return
         if self.entry.in_place:
             for i, static in enumerate(self.entry.statics):
@@ -237,8 +255,8 @@ class Writer:
 
     def _pairs_in(self) -> dict[int, tuple[Tensor, Tensor]]:
         """For each argument that is copied: its target and the call's tensor."""
-        pairs = zip(self.entry.statics, self.tensors)
-        return {i: (static.target(t)[0], t) for i, (static, t) in enumerate(pairs)}
+        pairs = zip(self.entry.statics, self.tensors, self.entry.twins)
+        return {i: (static.target(t)[0], t) for i, (static, t, first) in enumerate(pairs) if i == first}
 
     def _small(self) -> list[int]:
         """The arguments that a joined graph copies."""
@@ -304,6 +322,12 @@ class Writer:
 
     # -- the launch -----------------------------------------------------------------------------------
 
+    @property
+    def launches_nothing(self) -> bool:
+        """Whether the function only hands tensors on, as dropout does in evaluation."""
+        first = self.entry.first
+        return first is not None and not any(step.n_nodes for step in first.graph._program.segments)
+
     def replay(self, instance: Instance, k: str = "", indent: str = "") -> None:
         """Inline the graph's replay: a Python frame costs a tenth of a launch."""
         graph, replay = f"graph{k}", f"replay{k}"
@@ -319,6 +343,8 @@ class Writer:
         """Whether ``instance`` is launched with its copies as one graph: of the arguments and of ``results``."""
         entry = self.entry
         if self._is_padded or entry.in_place or any(self._cut(i) for i in range(len(results))):
+            return False
+        if self.launches_nothing:
             return False
         into = [pair for pair in self._pairs_in().values() if takes(*pair)]
         made = [result.made.detach() for result in results if result.made is not None]
@@ -379,15 +405,16 @@ class Writer:
         """The (dim, size) pairs to which result ``i`` is cut; includes sizes that it already has."""
         return list(enumerate((self.sizes[i] if self.sizes is not None else None) or ()))
 
-    def _fresh(self, instance: Instance) -> list[Tensor]:
-        """Allocate caller-owned memory for every result; return what must be copied there."""
-        sources = []
+    def _fresh(self, instance: Instance) -> dict[int, Tensor]:
+        """Allocate caller-owned memory for every result that the graph makes; return what must be copied there."""
+        sources = {}
         for i, result in enumerate(instance.outputs.results):
-            assert result.made is not None
+            if result.made is None:
+                continue
             source = result.made.detach()
             for dim, n in self._cut(i):
                 source = source.narrow(dim, 0, n)
-            sources.append(source)
+            sources[i] = source
             self.names[f"source{i}"] = source
             self.line(f"out{i} = {self._empty(i, source)}")
         return sources
@@ -415,7 +442,7 @@ class Writer:
     def launch_joined(self, instance: Instance) -> None:
         """Emit one launch that copies the arguments in and every small result into caller-owned memory."""
         sources = self._fresh(instance)
-        light = [i for i, source in enumerate(sources) if takes(source, source)]
+        light = [i for i, source in sources.items() if takes(source, source)]
         self._locate(self._small())
         if light:
             self.line(f"outs = {_addresses([f'out{i}' for i in light])}")
@@ -431,14 +458,20 @@ class Writer:
             self.line("    turn[0] = 1")
             self.replay_joined(instance, instance.joined, indent="    ", out=light)
         self._copy_rest(sources, light)
-        self.give([f"out{i}" for i in range(len(sources))], instance)
+        self._give_back()
+        self.give(self._named(instance), instance)
 
     def copy_out(self, instance: Instance) -> None:
         """Copy every result into caller-owned memory."""
-        self.replay(instance)
+        if self.launches_nothing:
+            self.names["graph"] = instance.graph
+            for text in (torchs_graph.taken("graph"), "if left < 0: return MISS", torchs_graph.stored("graph")):
+                self.line(text)
+        else:
+            self.replay(instance)
         sources = self._fresh(instance)
         # The caller's copy of a dense result has its strides (torch.empty_like).
-        light = [i for i, source in enumerate(sources) if self.kernel is not None and takes(source, source)]
+        light = [i for i, source in sources.items() if self.kernel is not None and takes(source, source)]
         for at in range(0, len(light), MOST):
             these = light[at : at + MOST]
             self._launch(f"back{at}", [(sources[i], sources[i]) for i in these])
@@ -447,17 +480,38 @@ class Writer:
             self.names[f"back{at}_sources"] = [sources[i] for i in these]
             self.line(f"if back{at}(): refused([{', '.join(f'out{i}' for i in these)}], back{at}_sources)")
         self._copy_rest(sources, light)
-        self.give([f"out{i}" for i in range(len(sources))], instance)
+        self._give_back()
+        self.give(self._named(instance), instance)
 
-    def _copy_rest(self, sources: Sequence[Tensor], light: Sequence[int]) -> None:
-        rest = [i for i in range(len(sources)) if i not in light]
+    def _give_back(self) -> None:
+        """Copy what the function wrote to its arguments back to the caller's tensors."""
+        if self.entry.mutates and not self.entry.in_place:
+            self.names["written"] = [self.entry.statics[i].target(self.tensors[i])[0] for i in self.entry.mutates]
+            self.line(f"foreach_copy([{', '.join(f't{i}' for i in self.entry.mutates)}], written)")
+
+    def _named(self, instance: Instance) -> list[str]:
+        """An expression for each result: memory of its own, or what was there before the call."""
+        found = []
+        for i, result in enumerate(instance.outputs.results):
+            if result.made is not None:
+                found.append(f"out{i}")
+            elif result.of_input >= 0 and result.layout[0]:
+                found.append(f"t{result.of_input}")
+            else:
+                self.names |= {"from_before": from_before, f"result{i}": result}
+                self.line(f"out{i} = from_before(result{i}, {self.taken})")
+                found.append(f"out{i}")
+        return [found[first] for first in instance.outputs.twins]
+
+    def _copy_rest(self, sources: dict[int, Tensor], light: Sequence[int]) -> None:
+        rest = [i for i in sources if i not in light]
         if self.copier is not None and len(rest) <= DRIVER_COPIES and all(is_dense(sources[i]) for i in rest):
             for i in rest:
                 nbytes = sources[i].numel() * sources[i].element_size()
                 if nbytes:
                     copy = f"copier(out{i}.data_ptr(), {sources[i].data_ptr()}, {nbytes}, stream)"
                     self.line(f"if {copy}: out{i}.copy_(source{i})")
-        else:
+        elif rest:
             self.names["sources"] = [sources[i] for i in rest]
             self.line(f"foreach_copy([{', '.join(f'out{i}' for i in rest)}], sources)")
 
@@ -479,15 +533,17 @@ class Writer:
                 self.replay_joined(instance, instance.joined, str(k), indent="    ")
             else:
                 self.replay(instance, str(k), indent="    ")
-            results = []
+            self.indent = "    "
             for i, result in enumerate(instance.outputs.results):
-                self.names[f"made{k}_{i}"] = made = result.made
-                shorter = [(dim, n) for dim, n in self._cut(i) if made is not None and n != made.size(dim)]
-                cut = "".join(f".narrow({dim}, 0, {n})" for dim, n in shorter)
-                results.append(f"made{k}_{i}.data{cut}")
-            self.give(results, instance, indent="    ")
+                if result.made is not None:
+                    self.names[f"made{k}_{i}"] = result.made
+                    shorter = [(dim, n) for dim, n in self._cut(i) if n != result.made.size(dim)]
+                    cut = "".join(f".narrow({dim}, 0, {n})" for dim, n in shorter)
+                    self.line(f"out{i} = made{k}_{i}.data{cut}")
+            self.give(self._named(instance), instance)
+            self.indent = ""
 
-    def give(self, results: list[str], instance: Instance, indent: str = "") -> None:
+    def give(self, results: list[str], instance: Instance) -> None:
         structure = instance.outputs.structure
         flat = isinstance(structure, tuple) and all(part == "T" for part in structure[1:])
         if structure == "T":
@@ -499,14 +555,45 @@ class Writer:
         else:
             self.names["build"] = instance.outputs.build
             made = f"build(iter([{', '.join(results)}]))"
-        self.line(f"{indent}return {made}")
+        self.line(f"return {made}")
 
     def function(self) -> Fast:
+        """The fast path, whole."""
         if not self.launches.n:
             self.lines = [line for line in self.lines if line != _REBIND]
-        body = "\n        ".join(self.lines)
-        exec(compile(IN_TURN.format(body), "<gfxgraph fast path>", "exec"), self.names)
-        return self.names.pop("fast")  # left in, it would refer to itself: a cycle that only the collector frees
+        return self.made(IN_TURN)
+
+
+MOST_UNASKED = 64
+"""Calls of one signature that run eagerly without asking again whether they must."""
+EAGER = """def fast(args, kwargs):
+        {}
+        if is_asked() or is_capturing(): return MISS
+        count(why)
+        return fn(*args, **kwargs)
+"""
+
+
+def make_eager(
+    fn: Callable[..., Any],
+    count: Callable[[str], None],
+    why: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tensors: Sequence[Tensor],
+) -> Fast | None:
+    """Make the fast path for calls like this one that cannot be graphs: the function, counted with its reason."""
+    writer, firsts = Unpacker(), sorted(set(twins_of(tensors)))
+    if not tensors or not writer.takes(args, kwargs):
+        return None
+    try:
+        writer.has_kinds(tensors, firsts)
+    except RuntimeError:  # a tensor whose layout the guards do not know
+        return None
+    asked = itertools.cycle((False,) * MOST_UNASKED + (True,)).__next__
+    writer.names["is_capturing"] = torch.cuda.is_current_stream_capturing
+    writer.names |= {"fn": fn, "count": count, "why": why, "is_asked": asked}
+    return writer.made(EAGER)
 
 
 def make_fast(
@@ -521,8 +608,8 @@ def make_fast(
     repeats_last: bool = False,
     sample_every: int = 0,
     asks_by_name: bool = False,
-) -> Fast | None:
-    """Make the fast path for calls like this one; None if they need the slow one.
+) -> Fast | str:
+    """Make the fast path for calls like this one; or say why they need the slow one.
 
     Args:
         mark: the route for which the padding must have been filled.
@@ -534,13 +621,21 @@ def make_fast(
         asks_by_name: leave calls with tensors that have Python attributes to the slow path.
     """
     instances = entry.ring if hot else entry.instances()[:1]
-    if (entry.mutates and not entry.in_place) or not instances or not all(_is_simple(i) for i in instances):
-        return None
-    if any(s.span is not None for s in entry.statics) or not all(t.is_cuda and is_dense(t) for t in tensors):
-        return None
+    why = next((why for each in instances or entry.instances() if (why := _why_slow(each))), "")
+    written = [tensors[i] for i in entry.mutates if not entry.in_place]
+    if written and (hot or repeats_last or any(t.requires_grad for t in written)):
+        why = why or "it writes to an argument"
+    if any(s.span is not None for s in entry.statics) or not all(is_dense(t) for t in tensors if t.is_cuda):
+        why = why or "an argument has gaps in its memory"
+    if not all(t.is_cuda for t in tensors):
+        why = why or "an argument is in host memory"
     writer = Writer(entry, mark, tensors)
-    if not writer.takes(args, kwargs):
-        return None
+    if written and writer._is_padded:
+        why = why or "it writes to an argument that is padded"
+    if not why and not writer.takes(args, kwargs):
+        why = "an argument is neither a tensor nor a plain constant"
+    if why:
+        return why
     writer.guards(world, asks_by_name)
     if sample_every:
         writer.names["is_sampled"] = itertools.cycle((False,) * (sample_every - 1) + (True,)).__next__
@@ -553,7 +648,7 @@ def make_fast(
         else:
             writer.copy_in()
         writer.hand_out(instances, is_joined)
-        if not entry.all_held or entry.first is None or not _is_simple(entry.first):
+        if not entry.all_held or entry.first is None or _why_slow(entry.first):
             writer.line("return MISS")
             return writer.function()
         # All results are held: copy, as by default.
@@ -574,11 +669,13 @@ def make_fast(
     return writer.function()
 
 
-def _is_simple(instance: Instance) -> bool:
-    outputs = instance.outputs
-    return (
-        instance.graph.is_plain
-        and all(r.made is not None and not r.is_host for r in outputs.results)
-        and not instance.outputs.is_shared
-        and all(is_dense(r.made) for r in outputs.results if r.made is not None)
-    )
+def _why_slow(instance: Instance) -> str:
+    """Why this graph's replays need the slow path; "" if they do not."""
+    results = instance.outputs.results
+    if not instance.graph.is_plain:
+        return "a replay is more than one launch"
+    if any(r.is_host for r in results):
+        return "a result is in host memory"
+    if instance.outputs.is_shared:
+        return "results share memory"
+    return "" if all(is_dense(r.made) for r in results if r.made is not None) else "a result has gaps in its memory"

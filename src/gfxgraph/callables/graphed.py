@@ -37,7 +37,7 @@ from gfxgraph.callables.adaptive import Timed
 from gfxgraph.callables.arena import Arena, arena_of, kind_and_line, on_stream
 from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths, rules
 from gfxgraph.callables.captured import Captured, Options, Route, Shared, label_of
-from gfxgraph.callables.fast_path import make_fast
+from gfxgraph.callables.fast_path import make_eager, make_fast
 from gfxgraph.callables.inputs import Buffers, resized
 from gfxgraph.callables.padding.judge import Judge
 from gfxgraph.callables.signature import (
@@ -120,6 +120,8 @@ class Graphed:
         self._fast: Fast = never
         self._near: dict[Any, Route] = {}
         """The last route of calls with this tree and these shapes; its fast path checks everything itself."""
+        self._slow_ways: Counter[str] = Counter()
+        """Replays that no fast path serves, by reason."""
         self._routes: dict[Any, Route] = {}
         self._entries: dict[Any, Captured] = {}
         self._host_values: dict[Any, set[Any]] = {}
@@ -188,7 +190,19 @@ class Graphed:
             if self._options.strict and eager.error is not None:
                 raise eager.error from eager.__cause__
             self._eager.count(eager.why)
+            if eager.for_good and not self._options.strict:
+                self._go_on_eagerly(eager.why, args, kwargs)
         return self._fn(*args, **kwargs)
+
+    def _go_on_eagerly(self, why: str, args: Args, kwargs: Kwargs) -> None:
+        """Have the next calls of this kind run eagerly at once, after two that had the same reason."""
+        tensors: list[Tensor] = []
+        near = _near(flatten((args, kwargs), tensors), tensors)
+        route = self._near.get(near)
+        if route is None or route.why_eager != why:
+            self._near[near] = Route(None, why_eager=why)
+        elif route.fast is None:
+            route.fast = make_eager(self._fn, self._eager.count, why, args, kwargs, tensors)
 
     def _graphed(self, state: process.Process, args: Args, kwargs: Kwargs) -> Any:
         """Run the call as a graph, or as one of the eager calls that lead to it.
@@ -207,7 +221,7 @@ class Graphed:
             raise RunEagerly(f"an argument is {error}") from None
         except NotATree as error:
             raise self._more_than_a_tree(args, kwargs, str(error)) from None
-        near = (structure, *[t.shape for t in tensors if not t.is_nested])  # such calls have no route
+        near = _near(structure, tensors)
         route = self._near.get(near)
         if route is not None and route.fast is not None and route.fast is not self._fast:
             self._fast = route.fast
@@ -232,6 +246,8 @@ class Graphed:
                 if len(self._near) >= MAX_ROUTES:
                     self._near.clear()
                 self._near[near] = route
+            elif route.why_slow:
+                self._slow_ways[route.why_slow] += 1
             return result
 
     def _look_at_host(self, call: Call) -> None:
@@ -326,7 +342,7 @@ class Graphed:
         if not entry.why_eager and bucketed is not None and bucketed.is_padded and route.padded is None:
             return self._judge(arena, route, call)
         if entry.why_eager:
-            raise RunEagerly(entry.why_eager, entry.error)
+            raise RunEagerly(entry.why_eager, entry.error, for_good=True)
         if entry.first is None:
             if entry.n_seen < self._options.warmup:
                 entry.n_seen += 1
@@ -383,10 +399,10 @@ class Graphed:
                     self._front is not None and self._front.does_ask_by_name,
                 )
             except DriverError as error:  # this call is done; later ones take the slow path
-                why = "no fast path for such calls: a driver call failed"
-                entry.arena.state.report("fallback", why, self._name, kind_and_line(error))
-                made = None
-            route.fast, route.fast_of = made or never, graphs
+                made = "a driver call failed"
+                entry.arena.state.report("fallback", f"no fast path: {made}", self._name, kind_and_line(error))
+            route.why_slow = made if isinstance(made, str) else ""
+            route.fast, route.fast_of = never if isinstance(made, str) else made, graphs
         return route.fast
 
     # -- buckets ----------------------------------------------------------------------------------
@@ -431,7 +447,7 @@ class Graphed:
 
         way = timed.decided()
         if way is Way.EAGER:
-            raise RunEagerly("measured to be faster than its graph")
+            raise RunEagerly("measured to be faster than its graph", for_good=True)
         if way is Way.GRAPH:
             return graph(), True
         way = timed.next_way()
@@ -527,10 +543,11 @@ class Graphed:
         return not largest or arena.graph_nbytes() + largest <= arena.cap()
 
     def stats(self) -> dict[str, Any]:
-        """``captures``, ``replays``, ``eager`` (calls by reason), ``pieces`` (likewise), ``signatures``.
+        """``captures``, ``replays``, ``eager`` (calls by reason), ``pieces`` and ``slow`` (likewise), ``signatures``.
 
         ``replays`` counts graph replays, including those of pieces: one call in pieces may replay several.
-        ``eager`` counts calls of the function, and of its pieces, that ran without a graph.
+        ``eager`` counts calls of the function, and of its pieces, that ran without a graph; ``slow`` replays that
+        were found and copied step by step, since no generated function serves them.
         """
         captures, replays, eager = self._shared.n_captures, self._n_replays(), Counter(self._eager)
         for region in explain_calls.regions(self):
@@ -543,6 +560,7 @@ class Graphed:
             "replays": replays,
             "eager": dict(eager),
             "pieces": dict(self._pieces),
+            "slow": dict(self._slow_ways),
             "signatures": len(self._entries),
         }
 
@@ -608,6 +626,11 @@ class Graphed:
 
     def __repr__(self) -> str:
         return f"<graphed {self._name}: {len(self._entries)} signatures, {self.stats()['replays']} replays>"
+
+
+def _near(structure: Any, tensors: list[Tensor]) -> Any:
+    """What calls with this tree and these shapes have in common."""
+    return (structure, *[t.shape for t in tensors if not t.is_nested])  # such calls have no route
 
 
 shield(Graphed.__call__)

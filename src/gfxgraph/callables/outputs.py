@@ -77,7 +77,7 @@ class Outputs:
         self.is_shared = len({storage_address(t) for t in made}) < len(made)
         """Results share memory with each other, and the caller's results must do so as well."""
         first: dict[int, int] = {}
-        self._twins = [first.setdefault(id(t), i) for i, t in enumerate(tensors)]
+        self.twins = [first.setdefault(id(t), i) for i, t in enumerate(tensors)]
         """For each result the position of the first that is the same tensor."""
         # Copied out before anything else runs in the pool: later captures may reuse the memory.
         for found, tensor, whole in zip(inside, made, storages_at(made)):
@@ -143,7 +143,7 @@ class Outputs:
         with torch.no_grad():
             for i, result in enumerate(self.results):
                 if result.made is None:
-                    given.append(_from_before(result, args))
+                    given.append(from_before(result, args))
                     continue
                 size = sizes[i] if sizes is not None else None
                 static = front(result.made.detach(), size)
@@ -160,7 +160,7 @@ class Outputs:
                 copy_all(targets, sources)
             if self.is_shared and own:
                 given = self._sharing(given, sizes)
-        return self.build(iter([given[i] for i in self._twins]))
+        return self.build(iter([given[i] for i in self.twins]))
 
     def _sharing(self, given: list[Tensor], sizes: Sequence[Sequence[int] | None] | None) -> list[Tensor]:
         """The results again; those that share memory in the graph share one copy of it."""
@@ -231,7 +231,7 @@ def _kind(
     return GraphOutput(made=tensor.detach() if tensor.requires_grad else tensor, is_host=not tensor.is_cuda)
 
 
-def _from_before(result: GraphOutput, args: Sequence[Tensor]) -> Tensor:
+def from_before(result: GraphOutput, args: Sequence[Tensor]) -> Tensor:
     if result.outside is not None:
         return result.outside
     given = args[result.of_input]

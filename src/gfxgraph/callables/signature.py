@@ -52,12 +52,14 @@ class RunEagerly(Exception):
     Args:
         why: the reason, counted in ``stats()``.
         error: what ``strict`` raises instead.
+        for_good: later calls of this kind will have the same reason.
     """
 
-    def __init__(self, why: str, error: CaptureError | None = None) -> None:
+    def __init__(self, why: str, error: CaptureError | None = None, *, for_good: bool = False) -> None:
         super().__init__(why)
         self.why = why
         self.error = error
+        self.for_good = for_good
 
 
 class GuardMiss(RunEagerly):

@@ -112,7 +112,7 @@ class Worlds:
         if front.does_ask_by_name and any(vars(t) for t in call.tensors):
             raise RunEagerly("it looks up attributes by name, and an argument is a tensor with added attributes")
         if front.keeps:  # checked first: a call in pieces may have found it
-            raise RunEagerly(front.keeps)
+            raise RunEagerly(front.keeps, for_good=True)
         if self._untraceable:
             raise InPieces(self._untraceable)
         args, kwargs = for_dynamo(call)
@@ -121,12 +121,12 @@ class Worlds:
             # What it stores changes what it reads, so Dynamo's guards decide.
             self._refuse_more(args, kwargs)
             raise InPieces(world.why_pieces, is_one=True)
-        if world is None or not world.is_same():
+        if world is None or not world.is_same_for(args, kwargs):
             world = self._find(call, args, kwargs) if front.worlds else None
             if world is None:
                 return False
         if world.why_eager:
-            raise RunEagerly(world.why_eager)
+            raise RunEagerly(world.why_eager, for_good=True)
         if world.why_pieces:
             raise InPieces(world.why_pieces, is_one=world.is_one)
         if not front.is_dynamic and self._is_restless(world, call):

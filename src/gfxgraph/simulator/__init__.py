@@ -10,6 +10,7 @@ installs nothing. Numbers come from torch's CPU kernels; times mean nothing.
     installation.py       installs the simulated card in torch, and removes it
     card.py               the simulator object: one card, its memory, its runtime
     torch_device.py       makes torch's C++ believe in a "cuda" device
+    stream_guard.py       the guard of torch 2.9, which ships none that remembers streams
     torch_names.py        functions of ``torch._C`` that a CUDA build has
     torch_classes.py      bases for torch's streams, events, pools and CUDAGraph
     profiles.py           how a runtime behaves, by version (profiles/)

@@ -31,6 +31,7 @@ import torch
 
 from gfxgraph import torch_names
 from gfxgraph.errors import SimulatorError
+from gfxgraph.simulator.stream_guard import make_guard
 
 _INCLUDE: Final = Path(torch.__file__).parent / "include"
 _CUDA_DEVICE_TYPE: Final = 1  # c10::DeviceType::CUDA
@@ -86,8 +87,16 @@ class NativeDevice:
         return ctypes.c_void_p.from_address(registry + _CUDA_DEVICE_TYPE * ctypes.sizeof(ctypes.c_void_p))
 
     def _install_guard(self, is_capturing: Callable[[int], bool]) -> None:
-        if torch_names._ensureCUDADeviceGuardSet is None:  # torch 2.9 has no guard that remembers streams
-            raise SimulatorError("simulator_unsupported", feature="a guard that this torch lacks", where="this torch")
+        names = _virtuals(_INCLUDE / "c10" / "core" / "impl" / "DeviceGuardImplInterface.h")
+        if torch_names._ensureCUDADeviceGuardSet is None:
+            address, kept = make_guard(tuple(names), _address_of(_answer_one))
+            if not address:
+                raise SimulatorError(
+                    "simulator_unsupported", feature="a guard that this torch lacks", where="this torch"
+                )
+            _keep_for_ever(*kept)
+            self._guard_slot().value = address
+            return
         if self._guard_before is None:
             table = (ctypes.c_void_p * 64)(*[_address_of(_answer_zero)] * 64)
             guard = (ctypes.c_void_p * 1)(ctypes.addressof(table))
@@ -98,7 +107,6 @@ class NativeDevice:
         if self._guard_before is None and self._guard_slot().value == stand_in:
             self._guard_slot().value = None
             raise SimulatorError("simulator_unsupported", feature="a CUDA device guard", where="this torch")
-        names = _virtuals(_INCLUDE / "c10" / "core" / "impl" / "DeviceGuardImplInterface.h")
         if "isStreamCapturing" in names:
             asks = _AskType(lambda _this, stream: is_capturing(_number_of(stream)))
             _keep_for_ever(asks)

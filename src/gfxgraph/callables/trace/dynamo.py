@@ -52,7 +52,7 @@ from gfxgraph.callables.trace.trace_result import (
     said,
     with_random_states,
 )
-from gfxgraph.callables.trace.world import Granted, World
+from gfxgraph.callables.trace.world import ROOT, Granted, World
 from gfxgraph.core.locks import new_lock
 
 _CONFIG = {
@@ -258,15 +258,14 @@ def root_of(fn: Callable[..., Any]) -> Callable[..., Any]:
         # Makes Dynamo guard the keys of these, and their order: it does not guard keys that a function looks for in
         # vain.
         for each in (*args, *kwargs.values(), kwargs):
-            match each:
-                case {}:
-                    len(each)
-                    list(each)
+            if isinstance(each, dict):
+                len(each)
+                list(each)
         return fn(*args, **kwargs)
 
     _prepare_dynamo()
     # Dynamo stores what it learns about changing sizes and numbers by file and line: each root has its own.
-    code = root.__code__.replace(co_name="call", co_filename="<graphed>", co_firstlineno=next(_lines))
+    code = root.__code__.replace(co_name="call", co_filename=ROOT, co_firstlineno=next(_lines))
     names = {"__builtins__": __builtins__, "__name__": __name__}
     return types.FunctionType(code, names, "call", None, root.__closure__)
 
@@ -517,7 +516,8 @@ class Frontend:
         given = self._given(args, kwargs)
         if world.has_moved(given):
             return True
-        world.rearm(given)
+        if not world.unwatched:
+            world.rearm(given)
         return False
 
     def rebind(self, world: World, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

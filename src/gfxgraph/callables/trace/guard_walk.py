@@ -16,6 +16,7 @@ import inspect
 import random
 import re
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -154,8 +155,10 @@ class GuardWalk(Watch):
                 return  # Dynamo guards what the property reads instead, and its code may have effects
         value = self._value(manager)
         if parent is not None and parent is not value:
-            if self._value(manager) is not value and not _CLASS_DICT.match(source):
-                raise Unwatchable(f"{source}, which is computed at each access")
+            again = self._value(manager)
+            if again is not value and not _CLASS_DICT.match(source):
+                if not isinstance(value, types.MethodType) or again != value:
+                    raise Unwatchable(f"{source}, which is computed at each access")
             self._child(parent, source, value)
             self._note_zero(parent, source, value)
         of_class = _CLASS_DICT.match(source)
@@ -200,6 +203,9 @@ class GuardWalk(Watch):
         """Watch what may change in the object itself."""
         self._note_kind(value, source)
         if isinstance(value, _FIXED) or isinstance(value, type | Tensor | types.CellType | types.FunctionType):
+            return
+        if isinstance(value, weakref.ReferenceType):  # it cannot change while what it refers to is alive
+            self.held.append(value())
             return
         self.classes.add(type(value))
         if isinstance(value, dict):
@@ -270,7 +276,7 @@ class GuardWalk(Watch):
 
     def _child(self, parent: Any, source: str, value: Any) -> None:
         """Watch that ``parent`` still leads to ``value``."""
-        if isinstance(parent, (*_FIXED, dict, list)) or _CLASS_DICT.match(source):
+        if isinstance(parent, (*_FIXED, dict, list, weakref.ReferenceType)) or _CLASS_DICT.match(source):
             return  # it cannot change, is watched as a whole, or its items are compared
         of_function = _DEFAULTS.search(source)
         found = _PLAINLY.match(source) or _ATTRIBUTE.search(source)
@@ -283,6 +289,10 @@ class GuardWalk(Watch):
             self.word("type", parent, value, "type({0}) is not {1}")
         elif not isinstance(name, str) or not name.isidentifier():
             raise Unwatchable(f"{source} of a {type(parent).__qualname__}")
+        elif isinstance(parent, types.ModuleType) and name not in vars(parent) and name != "__dict__":
+            self.compare(
+                (id(parent), name), parent, value, f"{{0}}.{name} is not {{1}}"
+            )  # by its class's __getattr__
         elif isinstance(parent, types.ModuleType) and is_users(parent) and name != "__dict__":
             self.compare((id(parent), name), vars(parent), value, f"{{0}}.get({name!r}) is not {{1}}")
         elif name != "__dict__":

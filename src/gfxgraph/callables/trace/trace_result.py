@@ -118,24 +118,19 @@ def look(graph: Any) -> Found:
 
 def _effects(found: Found, effects: Any) -> str:
     """Note constants that the frame stores; return "" if it changes nothing else, else what a graph cannot repeat."""
+    new = torch_names.AttributeMutationNew, torch_names.ValueMutationNew
     for each in list(effects.id_to_variable.values()):
-        if (
-            isinstance(each, torch_names.TensorVariable)
-            and each.source is None
-            and effects.store_attr_mutations.get(each)
-        ):
+        is_made = isinstance(each, torch_names.TensorVariable) and each.source is None
+        if is_made and effects.store_attr_mutations.get(each):
             return "it adds an attribute to a tensor that it makes"
-        if isinstance(
-            each.mutation_type, torch_names.AttributeMutationNew | torch_names.ValueMutationNew
-        ) or not effects.is_modified(each):
+        if isinstance(each.mutation_type, new) or not effects.is_modified(each):
             continue
         stored = effects.store_attr_mutations.get(each)
         is_constant = stored and all(isinstance(value, torch_names.ConstantVariable) for value in stored.values())
         if each.source is None or not is_constant or name_of(each.source).startswith(("L['args']", "L['kwargs']")):
             what = name_of(each.source) if each.source is not None else type(each).__name__
-            changing = [
-                name for name, value in (stored or {}).items() if not isinstance(value, torch_names.ConstantVariable)
-            ]
+            constant = torch_names.ConstantVariable
+            changing = [name for name, value in (stored or {}).items() if not isinstance(value, constant)]
             return f"it changes {what}{f'.{changing[0]}' if changing and changing[0].isidentifier() else ''}"
         for name, value in stored.items():
             found.stores.append((name_of(each.source), name, value.as_python_constant()))
@@ -163,6 +158,8 @@ def _replaced(effects: Any) -> Iterator[tuple[str, Any]]:
 
 def _from_outside(tx: Any) -> tuple[list[str], str]:
     """Of what the frame returns: tensors and changing numbers that it did not make, and a container of that kind."""
+    unnamed = (types.NoneType, torch_names.TempLocalSource or types.NoneType)
+    existing = torch_names.ValueMutationExisting, torch_names.AttributeMutationExisting
     stored = tx.output.side_effects.store_attr_mutations
     tensors: list[str] = []
     others: list[str] = []
@@ -171,15 +168,11 @@ def _from_outside(tx: Any) -> tuple[list[str], str]:
     def look_at(variable: Any) -> None:
         for attribute in stored.get(variable, {}).values():  # of objects that the frame makes
             torch_names.VariableTracker.visit(look_at, attribute, seen)
-        if isinstance(variable.source, types.NoneType | torch_names.TempLocalSource) or isinstance(
-            variable, torch_names.UserDefinedClassVariable
-        ):
+        if isinstance(variable.source, unnamed) or isinstance(variable, torch_names.UserDefinedClassVariable):
             return
         if isinstance(variable, torch_names.TensorVariable | torch_names.SymNodeVariable):
             tensors.append(name_of(variable.source))
-        elif isinstance(
-            variable.mutation_type, torch_names.ValueMutationExisting | torch_names.AttributeMutationExisting
-        ):
+        elif isinstance(variable.mutation_type, existing):
             others.append(name_of(variable.source))
 
     if tx.stack:

@@ -241,10 +241,15 @@ class Watch:
             if own.get(name, NOTHING) is value:
                 self.watch(own, (name,))
                 return
-            if name not in own and of_kind is value and not hasattr(type(value), "__get__"):
+            of_method = getattr(of_kind, "__func__", of_kind) if isinstance(value, types.MethodType) else NOTHING
+            is_method = of_method is getattr(value, "__func__", None)
+            if name not in own and (is_method or of_kind is value and not hasattr(type(value), "__get__")):
                 self.watch(own, (name,))
                 self.of_class(kind, name)
                 return
+        if isinstance(value, types.MethodType):  # made at each access
+            self.compare((id(owner), name), owner, value, f"{{0}}.{name} != {{1}}")
+            return
         if isinstance(owner, type) or _is_plain(owner):
             self.compare((id(owner), name), owner, value, f"{{0}}.{name} is not {{1}}")
         else:

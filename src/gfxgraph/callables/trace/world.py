@@ -37,6 +37,8 @@ from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, asks_by_name,
 from gfxgraph.callables.trace.watch import PACKAGES, Unwatchable, is_other_zero, is_packages, same_tensors
 from gfxgraph.config import LOOKS_UP_VARIABLES, environment
 
+ROOT = "<graphed>"
+"""The file of the frames in which Dynamo meets the functions."""
 MAX_REBOUND = 4
 """So often may something that is read from outside be another one; past that it is an input of the graphs' pieces."""
 MOST_SMALL = 16
@@ -85,7 +87,7 @@ class Granted:
         """Record the present state of what a walk has found, but for what the code itself stores in classes: that
         Dynamo guards.
         """
-        own = [each for each in code if not PACKAGES.search(each.co_filename)]
+        own = [each for each in code if each.co_filename != ROOT and not PACKAGES.search(each.co_filename)]
         named = {name for each in own for name in each.co_names}
         self._owned += [
             each for each in _granted(watch.classes, watch.functions, code) if (id(each[0]), each[1]) not in stored
@@ -213,6 +215,7 @@ class World:
     ) -> None:
         self.guards = guards
         self._names = dict(names)
+        self._fn = given["fn"]
         self._replaced = owners_of(replaced, {**names, "L": given})
         self._sources = [(compile(source, "<source>", "eval"), source) for source in sources]
         self.why_pieces = ""
@@ -238,7 +241,9 @@ class World:
         """How often an external tensor that it reads was replaced."""
         self.tensors: list[Tensor] = []
         self.unwatched = ""
-        """An object without a known watch; then the guards are evaluated at each call."""
+        """What cannot be watched; then each call takes the slow path."""
+        self.asks_guards = ""
+        """What the guards name and no watch is known for; then they are evaluated at each call."""
         self.stores = list(stores)
         self.code: frozenset[Any] = frozenset(code)
         self.does_catch = any(catches(each) for each in self.code)
@@ -250,7 +255,14 @@ class World:
     # -- is it the same world -------------------------------------------------------------------------
 
     is_same: Callable[[], bool]
-    """True if nothing that was read can have changed; cheap. If False, call ``holds`` and ``has_moved``."""
+    """True if nothing that is watched can have changed; cheap. If False, call ``holds`` and ``has_moved``."""
+
+    def is_same_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """True if nothing that was read can have changed, for a call with these arguments."""
+        if not self.is_same():
+            return False
+        given = {"args": args, "kwargs": kwargs, "fn": self._fn}
+        return not self.asks_guards or bool(self.guards.check(given)) and not self.has_moved(given)
 
     def holds(self, given: Mapping[str, Any]) -> bool:
         """Evaluate Dynamo's guards for this call: True if the trace is valid for it, whatever has changed since."""
@@ -333,8 +345,9 @@ class World:
         try:
             watch.walk(self.guards.root)
         except Unwatchable as what:
-            self.unwatched = str(what)
-        self.unwatched = watch.unwatched or self.unwatched
+            watch.unwatched = str(what)
+        # Dynamo's own guards look after what they name; they cost a tenth of a walk.
+        self.asks_guards, watch.unwatched = watch.unwatched, self.unwatched
         self.reads_inside_arguments = watch.inside
         self._granted = Granted()
         self._granted.take(watch, self.code, self._replaced)
@@ -344,8 +357,7 @@ class World:
             for owner, name, value in self.stores:
                 watch.attribute(owner, name, value)
         except Unwatchable as what:
-            self.unwatched = str(what)
-        watch.unwatched = watch.unwatched or self.unwatched
+            watch.unwatched = str(what)
         self.is_same = watch.built(self._device, self._values)
         self.unwatched = watch.unwatched
 

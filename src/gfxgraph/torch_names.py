@@ -123,7 +123,7 @@ TABLE = {
         torch._foreach_copy_ live
         torch._ops.OpOverloadPacket
         torch.utils._device.DeviceContext
-        torch.utils._pytree.SUPPORTED_NODES
+        torch.utils._pytree.SUPPORTED_NODES optional
     """,
     "fast path": """
         torch._C._dynamo.guards.GlobalStateGuard
@@ -291,6 +291,7 @@ OF_FUNCTORCH = "torch._functorch."
 OF_C = "torch._C"
 OF_FUNCTIONS = "torch._C._VariableFunctions"
 DYNAMO = "torch._dynamo"
+BELOW_US = (DYNAMO, "torch._inductor", OF_FUNCTORCH, "torch._guards", "torch._logging", "torch.fx", "torch.cuda")
 """How the modules of frames, modes and functions are called that are torch's and not the program's."""
 OF_DYNAMO = frozenset({"torch._dynamo.convert_frame", "torch._dynamo.utils"})
 """The modules of which functions call torch's for random states around a trace."""

@@ -71,7 +71,7 @@ def _ways(graphed: Graphed) -> list[str]:
     lines = [f"  {'calls':>7}  way         why"]
     lines += [f"  {n:>7}  {way:<10}  {why}".rstrip() for n, way, why in rows]
     for why, n in graphed._slow_ways.most_common():
-        lines.append(f"  {n} of those by a graph took the slow way: {why}")
+        lines.append(f"  {n} of those took the slow way: {why}")
     if graphed._pieces and has_graphs:
         lines.append("  in pieces: Python runs at each call, and each graph in between is captured on its own")
     return lines

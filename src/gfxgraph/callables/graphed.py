@@ -57,10 +57,19 @@ from gfxgraph.callables.signature import (
     tensor_key,
     understand,
 )
-from gfxgraph.callables.trace.dynamo import WARM_UP, Calls, Frontend, is_compiled, is_traced_here, shield
+from gfxgraph.callables.trace.dynamo import (
+    NOTHING_RETURNED,
+    WARM_UP,
+    Calls,
+    Frontend,
+    is_compiled,
+    is_traced_here,
+    local,
+    shield,
+)
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.worlds import Worlds
-from gfxgraph.capture.undo import unbroken
+from gfxgraph.capture.undo import is_ours, unbroken
 from gfxgraph.core.eager_or_graph import Way
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.process import bridge, process
@@ -73,6 +82,8 @@ MOST_BOUND = 16
 """Classes, and objects without a ``__dict__``, whose captures of a method are kept."""
 MAX_ENTRIES = 1024
 """Signatures remembered; beyond that, those that were never captured are forgotten."""
+MOST_OWN = 3
+"""Errors of our own after which a callable stays eager, until `Graphed.reset`."""
 MOST_HOST_VALUES = 16
 """Contents of small host tensors that have signatures of their own; calls with more run eagerly."""
 
@@ -135,6 +146,7 @@ class Graphed:
         self._front: Frontend | None = None
         self._run: Callable[..., Any] = fn
         """The function that is warmed up and captured."""
+        self._n_own = 0
         self._off = torch_names.why_off("graphed")
         """Why no call of it can have a graph: what torch lacks, or an error of our own."""
         if not options.assume_pure and make_piece is not None:
@@ -163,8 +175,31 @@ class Graphed:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():  # Dynamo reads this as True: the call becomes part of its trace
             return self._fn(*args, **kwargs)
-        result = self._fast(args, kwargs)
-        return result if result is not MISS else self._slow(args, kwargs)
+        try:
+            result = self._fast(args, kwargs)
+            if result is MISS:
+                result = self._slow(args, kwargs)
+                local.returned = NOTHING_RETURNED
+            return result
+        except Exception as error:  # noqa: BLE001  # raised again unless it is our own
+            (ran, result, is_counted), local.returned = local.returned, NOTHING_RETURNED
+            if self._options.strict or not is_ours(error):
+                raise
+            self._count_own(error, self._slow_ways if is_counted and ran is kwargs else self._eager)
+        return result if ran is kwargs else self._fn(*args, **kwargs)
+
+    def _count_own(self, error: Exception, calls: Counter[str]) -> None:
+        """Count a call that an error of our own lines left; after a few of them, calls run eagerly at once.
+
+        Args:
+            calls: where to count it; one whose function has run is among the eager calls, or the replays, already.
+        """
+        why = f"an error in gfxgraph itself: {kind_and_line(error)}"
+        process.log.debug("%s: %s", self._name, why, exc_info=error)
+        calls[why] += 1
+        self._n_own += not isinstance(error, RecursionError)  # which is an argument's doing
+        if self._n_own >= MOST_OWN:
+            self._off = why
 
     @unbroken
     def _slow(self, args: Args, kwargs: Kwargs) -> Any:
@@ -359,6 +394,7 @@ class Graphed:
             result, is_settled = self._the_faster(arena, entry, route, call)
         else:
             result = self._replay(arena, entry, route, call.tensors)
+        local.returned = call.kwargs, result, True
         self._fast = self._fast_for(route, entry, call) if is_settled and self._is_trusted(entry) else never
         return result
 
@@ -589,6 +625,8 @@ class Graphed:
         self._shared.buffers = Buffers()
         self._host_values.clear()
         self._worlds.reset()
+        if self._n_own >= MOST_OWN:
+            self._n_own, self._off = 0, ""
 
     def _n_replays(self) -> int:
         return self._n_gone + sum(entry.replays() for entry in self._entries.values())

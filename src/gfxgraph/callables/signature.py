@@ -221,7 +221,7 @@ def children_of(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]]
         return None
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return None, list(value), lambda parts: kind(*parts)
-    node = torch_names.SUPPORTED_NODES.get(kind)
+    node = (torch_names.SUPPORTED_NODES or {}).get(kind)
     if node is not None:
         parts, context = node.flatten_fn(value)
         return repr(context), list(parts), lambda parts: node.unflatten_fn(parts, context)

@@ -45,6 +45,7 @@ from gfxgraph.callables.trace.dynamo import LEFT_TO_PYTHON, RAISED, WARM_UP, Cal
 from gfxgraph.callables.trace.watch import Watch
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of, size_of, storage_address, used_on
+from gfxgraph.capture.undo import is_ours
 
 Evict = Callable[[], Callable[[World | None], None] | None]
 MAX_WORLDS = 4096
@@ -196,8 +197,9 @@ class Worlds:
                 except Untraceable as error:  # Dynamo leaves the function to Python
                     self._untraceable, result = error.args
                 result = call.given_back(result, args, kwargs)
+                local.returned = call.kwargs, result, False
         except Exception as error:
-            if not isinstance(error, RunEagerly):
+            if not (isinstance(error, RunEagerly) or is_ours(error)):
                 self._eager.count(RAISED)
             raise
         finally:
@@ -215,6 +217,7 @@ class Worlds:
         world.zeros, world.skeleton = zeros_in(call.structure), skeleton(call.structure)
         self._worlds[call.key] = world
         self._eager.count(WARM_UP)
+        local.returned = call.kwargs, result, True
         if not world.why_eager and not world.why_pieces:
             call.in_world(world)
         return result

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from types import FrameType
@@ -35,6 +36,7 @@ from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.record.user_lines import locals_of
 from gfxgraph.core import locks
+from gfxgraph.errors import GfxGraphError, MissingTorchName
 from gfxgraph.process import process
 
 
@@ -321,6 +323,22 @@ def is_interrupt(error: BaseException) -> bool:
         if any(isinstance(each, FrameType) for each in _arguments(frame)):
             return True
     return False
+
+
+def is_ours(error: Exception) -> bool:
+    """Whether an error that left our own lines, or the compiler below them, is none of the program's: no frame of its
+    code is on the way, nor one of torch's that its code would call. What we raise for the program to see is not ours.
+    """
+    if isinstance(error, GfxGraphError) and not isinstance(error, MissingTorchName):
+        return False
+    traceback = error.__traceback__
+    while traceback is not None:
+        module = str(traceback.tb_frame.f_globals.get("__name__", ""))
+        top = module.partition(".")[0]
+        if top != "gfxgraph" and top not in sys.stdlib_module_names and not module.startswith(torch_names.BELOW_US):
+            return False
+        traceback = traceback.tb_next
+    return True
 
 
 def _arguments(frame: FrameType) -> list[object]:

@@ -78,6 +78,9 @@ MOST_STATIC_TRACES = 4
 """Traces with symbolic sizes in which the ints of modules are taken as constants."""
 
 
+NOTHING_RETURNED = None, None, False
+
+
 class _Local(threading.local):
     """This thread's activity with Dynamo."""
 
@@ -90,6 +93,8 @@ class _Local(threading.local):
     found: list[Found] | None = None
     skipped: list[str] | None = None
     versions: _Versions | None = None
+    returned: tuple[object, Any, bool] = NOTHING_RETURNED
+    """The keyword arguments of a call whose function has run: it must not run again; its result; is it counted?"""
 
 
 local = _Local()

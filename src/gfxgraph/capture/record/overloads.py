@@ -374,5 +374,6 @@ def _whole(overload: Any, original: Any) -> object:
     return known_as(info)
 
 
-_LINEAR = _whole(torch.ops.aten.linear.default, torch_names.linear)
-_ATTENTION = _whole(torch.ops.aten.scaled_dot_product_attention.default, torch_names.scaled_dot_product_attention)
+if not torch_names.why_off("capture"):
+    _LINEAR = _whole(torch.ops.aten.linear.default, torch_names.linear)
+    _ATTENTION = _whole(torch.ops.aten.scaled_dot_product_attention.default, torch_names.scaled_dot_product_attention)

@@ -128,9 +128,8 @@ def main() -> int:
         where = path.relative_to(ROOT)
         for line, name in of_torch(tree):
             problems.append(f"{where}:{line}: {name}: private to torch: a line of torch_names.py, used from there")
-        of_table = {key for key in used(tree) if key in torch_names.NAMES}
         for line, name in attributes(tree) if not ENGINES & set(path.parts) else ():
-            if name not in ours and name not in of_table:
+            if name not in ours and name not in torch_names.NAMES:
                 problems.append(
                     f"{where}:{line}: .{name}: ours nowhere: a line of torch_names.py, or of its OF_OBJECTS"
                 )

@@ -91,6 +91,7 @@ TABLE = {
         torch._VF
         torch._dynamo.convert_frame.FRAME_COUNTER loaded live
         torch._dynamo.convert_frame.input_codes loaded
+        torch._inductor.output_code.CompiledFxGraph loaded
         torch._inductor.runtime.static_cuda_launcher.StaticallyLaunchedCudaKernel loaded
         torch._inductor.runtime.static_triton_launcher.StaticallyLaunchedTritonKernel loaded
         torch._ops.HigherOrderOperator
@@ -115,6 +116,7 @@ TABLE = {
         torch._TorchCompileInductorWrapper
     """,
     "graphed": """
+        torch.nn.Module._call_impl
         torch._C._cuda_getDevice live
         torch._C._cuda_memoryStats live
         torch._C._dynamo.guards.TensorGuards
@@ -132,6 +134,7 @@ TABLE = {
     "tracing": """
         torch._dynamo.OptimizedModule
         dynamo_config = torch._dynamo.config
+        torch._dynamo.graph_bytecode_inputs.index_to_external_object_weakref loaded
         torch._dynamo.convert_frame.compile_lock loaded
         torch._dynamo.convert_frame.format_error_msg
         torch._dynamo.eval_frame.cached_backends
@@ -296,11 +299,11 @@ BELOW_US = (DYNAMO, "torch._inductor", OF_FUNCTORCH, "torch._guards", "torch._lo
 OF_DYNAMO = frozenset({"torch._dynamo.convert_frame", "torch._dynamo.utils"})
 """The modules of which functions call torch's for random states around a trace."""
 OF_OBJECTS = frozenset(
-    """_backward_hooks _base_vt _boxed_call _can_decompose _cdata _destroy _forward_hooks _forward_pre_hooks
-    _has_method _indices _init_fn _is_view _last_lr _lineno_map _maybe_opt_step _nested_tensor_size _nnz _op
-    _op_dk _orig_mod _overloadpacket _per_optimizer_states _prologue_start _qualified_op_name
-    _replay_end_hooks _replay_start_hooks _retained _schema _torchdynamo_disable _torchdynamo_orig_backend
-    _torchdynamo_orig_callable _tracker""".split()
+    """_backward_hooks _base_vt _boxed_call _can_decompose _cdata _compiled_call_impl _destroy _forward_hooks
+    _forward_pre_hooks _has_method _indices _init_fn _is_view _last_lr _lineno_map _maybe_opt_step
+    _nested_tensor_size _nnz _op _op_dk _orig_mod _overloadpacket _per_optimizer_states _prologue_start
+    _qualified_op_name _replay_end_hooks _replay_start_hooks _retained _schema _torchdynamo_disable
+    _torchdynamo_orig_backend _torchdynamo_orig_callable _tracker""".split()
 )
 """Private attributes that torch gives to single objects: no class tells whether they are there."""
 NAMES = {each.key: each for each in entries()}

@@ -196,7 +196,7 @@ def play(seed: int, n_sequences: int = SEQUENCES, names: tuple[str, ...] = ()) -
     found = graphed.stats()
     how = Counter(calls=n_calls, replays=found["replays"], eager=sum(found["eager"].values()))
     how["pieces"] = sum(found["pieces"].values())
-    how["traces"] = graphed._front.n_traces
+    how["traces"] = getattr(graphed, "_gfxgraph", graphed)._front.n_traces
     return n_sequences, how
 
 

@@ -223,3 +223,20 @@ def test_without_enable():
         "assert torch.cuda.CUDAGraph.__module__ == 'torch.cuda.graphs'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+def test_a_compiled_body_keeps_what_it_reads():
+    """A plain capture of compiled code holds its inputs: their memory is nobody else's at a replay."""
+    run = torch.compile(lambda a, b: (a * 2 + b).relu())
+    a, b = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
+    run(a, b)
+    want = run(a, b).clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = run(a, b)
+    del a, b
+    others = [torch.full((64, 64), 9.0, device="cuda") for _ in range(64)]
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(y, want)
+    del others

@@ -11,6 +11,7 @@ In the order of a cold call:
     api.py        graphed(): what users call, and its options
     type_hints.py  its signature, for type checkers
     graphed.py    Graphed: what users hold, and the path of one call
+    graphed_module.py  of a module: a module with the same state, whose call is a Graphed's
     signature.py  arguments and results as trees; the cache key of a call
     worlds.py     what its calls read besides their arguments, and which are one graph (trace/)
     captured.py   one captured callable: trace, warm-up, record, replay, eager

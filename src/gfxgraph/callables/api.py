@@ -15,6 +15,7 @@ from gfxgraph import config
 from gfxgraph.callables.agreed import Agreed
 from gfxgraph.callables.captured import Options
 from gfxgraph.callables.graphed import Graphed
+from gfxgraph.callables.graphed_module import module_of, plain
 from gfxgraph.callables.pieces.graph_numbers import make_piece
 from gfxgraph.callables.type_hints import GraphedCallable, GraphedDecorator, GraphedOptions, P, R
 from gfxgraph.errors import ArgumentError, member
@@ -43,6 +44,7 @@ def graphed(
     strict: bool = False,
     ranks: bool = False,
     assume_pure: bool = False,
+    in_place: bool = False,
 ) -> Any:
     """Make ``fn`` a callable that is captured as GPU graphs and replayed. New in 2.0.
 
@@ -66,10 +68,12 @@ def graphed(
 
         assume_pure: do not trace. The caller promises that the function reads its arguments, its modules'
             parameters and buffers, and nothing else that changes. Saves the trace and makes calls cheaper.
+        in_place: replace the call of this very module, as ``nn.Module.compile()`` does. Its copies are not graphed.
 
     Returns:
-        The callable, a `Graphed` (`Agreed` with ``ranks``), with ``fn``'s signature; without ``fn``, the decorator
-        that makes one.
+        The callable, a `Graphed` (`Agreed` with ``ranks``), with ``fn``'s signature. Of a module, a module of its
+        class over the same state, or with ``in_place`` the module; ``Graphed.of`` gives its `Graphed`. Without
+        ``fn``, the decorator that makes one.
 
     Raises:
         ArgumentError: `bad_argument`.
@@ -91,11 +95,21 @@ def graphed(
         strict,
         assume_pure,
     )
-    _check(fn, options, ranks, mode)
-    return Agreed(fn, warmup=warmup, max_graphs=max_graphs) if ranks else Graphed(fn, options, make_piece=make_piece)
+    _check(fn, options, ranks, mode, in_place)
+    fn = plain(fn)
+    module = fn if isinstance(fn, torch.nn.Module) else None
+    if module is not None and in_place:
+        fn = module._call_impl  # what its own call would be
+    made = Agreed(fn, warmup=warmup, max_graphs=max_graphs) if ranks else Graphed(fn, options, make_piece=make_piece)
+    if module is None:
+        return made
+    if not in_place:
+        return module_of(made)
+    module._compiled_call_impl = made
+    return module
 
 
-def _check(fn: Callable[..., Any], options: Options, ranks: Any, mode: Any) -> None:
+def _check(fn: Callable[..., Any], options: Options, ranks: Any, mode: Any, in_place: Any) -> None:
     """Refuse arguments of ``graphed`` that would have no effect, or fail only at the first call.
 
     Raises:
@@ -105,12 +119,19 @@ def _check(fn: Callable[..., Any], options: Options, ranks: Any, mode: Any) -> N
         value = getattr(options, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             _refuse(name, value, f"a whole number, {least} or more")
-    for name, value in (("strict", options.strict), ("assume_pure", options.assume_pure), ("ranks", ranks)):
+    for name, value in (
+        ("strict", options.strict),
+        ("assume_pure", options.assume_pure),
+        ("ranks", ranks),
+        ("in_place", in_place),
+    ):
         if not isinstance(value, bool):
             _refuse(name, value, "True or False")
     plain = Options(mode=options.mode, warmup=options.warmup, max_graphs=options.max_graphs)
     if ranks and (options != plain or mode is not None):
         _refuse("ranks", ranks, "warmup and max_graphs beside it: each rank would decide the rest by itself")
+    if in_place and not isinstance(fn, torch.nn.Module):
+        _refuse("in_place", in_place, "for a module: nothing else can be changed in its place")
     if isinstance(options.buckets, int | float):
         _refuse("buckets", options.buckets, 'a list of sizes, "auto", "powers", or "ladder"')
     _check_dynamic(fn, options.dynamic)

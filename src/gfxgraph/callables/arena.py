@@ -432,6 +432,28 @@ def written_inputs(graph: Any, inputs: list[Tensor]) -> list[int]:
     return [at for at, tensor in enumerate(inputs) if overlap([span(tensor)], places)]
 
 
+_ONLY_UPDATE = ("with_update", "stats", "with_counts")
+"""How those operations end that only update their running statistics."""
+
+
+def carries(graph: Any) -> bool:
+    """Whether a replay reads what earlier ones have written, other than to update it."""
+    program, written = graph._program, [span(place) for place in writes_of(graph)]
+
+    def is_written(value: Any) -> bool:
+        place = program.externals.get(value.root or value)
+        return place is not None and overlap([span(place)], written)
+
+    for entry in (each for step in program.segments for each in step.tape.entries):
+        if "batch_norm" in entry.name and (entry.args[5:6] == (True,) or entry.name.endswith(_ONLY_UPDATE)):
+            continue  # its results come of the batch
+        if any(map(is_written, leaves((entry.args, entry.kwargs)))) and not all(
+            map(is_written, leaves(entry.outputs))
+        ):
+            return True
+    return bool(written) and graph.is_opaque
+
+
 def memory_report() -> dict[str, Any]:
     """Memory that graphed callables take, by device, function and bucket, in bytes.
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.callables.signature import paths
 from gfxgraph.callables.type_hints import Picks
 from gfxgraph.core.bucket_sizes import Buckets, Octaves, ladder
@@ -166,14 +167,24 @@ def _sizes(
     )
 
 
+def called(fn: Any) -> Any:
+    """The module whose own call this is; any other function as it is."""
+    return fn.__self__ if getattr(fn, "__func__", None) is torch_names._call_impl else fn
+
+
+def parameters_of(fn: Any) -> list[inspect.Parameter]:
+    """The parameters of a function, or of a module's ``forward``, for a module's own signature is only *args."""
+    fn = called(fn)
+    try:
+        return list(inspect.signature(getattr(fn, "forward", fn)).parameters.values())
+    except (TypeError, ValueError):
+        return []
+
+
 def argument_paths(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
     """Each tensor's path, in the order of ``flatten((args, kwargs))``."""
     named: list[str] = []
-    fn = getattr(fn, "forward", fn)  # a module's own signature is only *args
-    try:
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
+    parameters = parameters_of(fn)
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
     for i, value in enumerate(args):

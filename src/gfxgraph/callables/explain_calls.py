@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gfxgraph import torch_names
+from gfxgraph.callables.buckets import parameters_of
 from gfxgraph.callables.padding.judge import REFUSED
 
 if TYPE_CHECKING:
@@ -84,10 +84,7 @@ def advice(fn: Callable[..., Any], calls: Sequence[Any]) -> list[str]:
         calls: the structures of the calls seen (signature.py).
     """
     positional = [structure[1][1:] for structure in calls if isinstance(structure, tuple)]
-    try:
-        names = list(inspect.signature(getattr(fn, "forward", fn)).parameters)
-    except (TypeError, ValueError):
-        names = []
+    names = [each.name for each in parameters_of(fn)]
     found = []
     for i in range(min((len(each) for each in positional), default=0)):
         seen = {each[i] for each in positional if _is_number(each[i])}

@@ -35,7 +35,7 @@ from gfxgraph import torch_names
 from gfxgraph.callables import explain_calls
 from gfxgraph.callables.adaptive import Timed
 from gfxgraph.callables.arena import Arena, arena_of, kind_and_line, on_stream
-from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths, rules
+from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths, called, rules
 from gfxgraph.callables.captured import Captured, Options, Route, Shared, label_of
 from gfxgraph.callables.fast_path import make_eager, make_fast
 from gfxgraph.callables.inputs import Buffers, resized
@@ -127,7 +127,7 @@ class Graphed:
         self._fn = fn
         self._options = options
         self._make_piece = make_piece
-        self._name = name or getattr(fn, "__qualname__", type(fn).__qualname__)
+        self._name = name or getattr(called(fn), "__qualname__", type(called(fn)).__qualname__)
         self._fast: Fast = never
         self._near: dict[Any, Route] = {}
         """The last route of calls with this tree and these shapes; its fast path checks everything itself."""
@@ -177,6 +177,8 @@ class Graphed:
             return self._fn(*args, **kwargs)
         try:
             result = self._fast(args, kwargs)
+            if result is MISS and self._worlds.with_gradients:
+                result = self._worlds.fast(args, kwargs)
             if result is MISS:
                 result = self._slow(args, kwargs)
                 local.returned = NOTHING_RETURNED
@@ -519,6 +521,18 @@ class Graphed:
             route.fast, route.fast_of = None, ()
 
     # -- public queries -------------------------------------------------------------------------------
+
+    @staticmethod
+    def of(module: Any) -> Graphed:
+        """The callable that a graphed module's calls go through; with ``in_place``, too.
+
+        Raises:
+            TypeError: it is not graphed.
+        """
+        found = getattr(module, "_gfxgraph", None) or getattr(module, "_compiled_call_impl", None)
+        if not isinstance(found, Graphed):
+            raise TypeError(f"gfxgraph.graphed() did not make this module: {type(module).__qualname__}")
+        return found
 
     def capture_all(self, *args: Any, **kwargs: Any) -> dict[str, int]:
         """Capture every bucket now, largest first, by calls.

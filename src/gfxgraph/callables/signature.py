@@ -27,6 +27,7 @@ from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import CaptureError
 
 TENSOR = "T"
+NEEDS_GRADIENTS = "its result needs gradients"
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 Fast = Callable[[Args, Kwargs], Any]
@@ -72,12 +73,14 @@ class InPieces(Exception):
     Args:
         why: why it is not one graph.
         is_one: that is for what its code does beside its only graph.
+        world: of a call whose result needs gradients, if that is all.
     """
 
-    def __init__(self, why: str, *, is_one: bool = False) -> None:
+    def __init__(self, why: str, *, is_one: bool = False, call: Any = None) -> None:
         super().__init__(why)
         self.why = why
         self.is_one = is_one
+        self.call = call
 
 
 class NotATree(Exception):
@@ -132,7 +135,7 @@ def why_in_pieces(result: object, made: list[Tensor]) -> str:
     inside = [id(each) for each in containers_in(result)]
     if len(set(inside)) < len(inside):
         return "its result contains the same list, dict or object twice"
-    return "its result needs gradients" if any(t.requires_grad for t in made) else ""
+    return NEEDS_GRADIENTS if any(t.requires_grad for t in made) else ""
 
 
 def why_from_outside(tensors: Sequence[Tensor]) -> str:

@@ -61,6 +61,7 @@ class States:
 
     structures: tuple[Any, ...] = ()
     n_one_graph = 0
+    with_gradients = ()
 
     def __init__(self, shared: Shared, roots: Callable[[], dict[str, Any]]) -> None:
         self.shared = shared

@@ -39,6 +39,7 @@ class GraphedOptions(TypedDict, total=False):
     strict: bool
     ranks: bool
     assume_pure: bool
+    in_place: bool
 
 
 class GraphedStats(TypedDict):

@@ -24,6 +24,8 @@ from torch import Tensor, nn
 
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.signature import (
+    MISS,
+    NEEDS_GRADIENTS,
     Args,
     Call,
     InPieces,
@@ -48,6 +50,8 @@ from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of,
 from gfxgraph.capture.undo import is_ours
 
 Evict = Callable[[], Callable[[World | None], None] | None]
+MOST_WITH_GRADIENTS = 4
+"""Most signatures of calls with gradients that have a fast path at a time."""
 MAX_WORLDS = 4096
 """Most signatures whose world is remembered."""
 MOST_NUMBERS = 2
@@ -84,6 +88,8 @@ class Worlds:
         self._untraceable = self._changing = ""
         self.n_one_graph = 0
         """Calls in Dynamo's code whose one graph was replayed."""
+        self.with_gradients: list[Any] = []
+        """Graphs of forward and backward that have a fast path, the last made first."""
 
     @property
     def structures(self) -> list[Any]:
@@ -93,6 +99,7 @@ class Worlds:
     def reset(self) -> None:
         """Forget every world, and the program's objects that they hold."""
         self._worlds.clear()
+        self.with_gradients.clear()
         self._untraceable = self._changing = ""
         if self._front is not None:
             self._front.reset()
@@ -121,7 +128,8 @@ class Worlds:
         if world is not None and world.why_pieces and world.is_one and not world.why_eager:
             # What it stores changes what it reads, so Dynamo's guards decide.
             self._refuse_more(args, kwargs)
-            raise InPieces(world.why_pieces, is_one=True)
+            call.world = world
+            raise InPieces(world.why_pieces, is_one=True, call=call if world.why_pieces == NEEDS_GRADIENTS else None)
         if world is None or not world.is_same_for(args, kwargs):
             world = self._find(call, args, kwargs) if front.worlds else None
             if world is None:
@@ -226,7 +234,13 @@ class Worlds:
         """Run the call as Dynamo's code, its graphs captured; one graph that was replayed is a replay."""
         assert self._front is not None
         n_eager, n_warm_ups, n_ran = local.n_eager, local.n_warm_ups, local.n_ran
-        result = self._front.pieces(*args, **kwargs)
+        before, local.noted = local.noted, []
+        try:
+            result = self._front.pieces(*args, **kwargs)
+        finally:
+            noted, local.noted = local.noted, before
+        if found.call is not None and len(noted) == 1:
+            self._note_graphs(found.call, result, *noted[0])
         n_eager, n_warm_ups = local.n_eager - n_eager, local.n_warm_ups - n_warm_ups
         if found.is_one and local.n_ran == n_ran:
             self._eager.count(LEFT_TO_PYTHON)
@@ -237,6 +251,28 @@ class Worlds:
         else:
             self.n_one_graph += 1
         return result
+
+    def _note_graphs(self, call: Any, result: Any, graphs: Any, inputs: Any, made: Any) -> None:
+        """Make a fast path for calls like this one, if its world is as when it was traced."""
+        front, world = self._front, call.world
+        assert front is not None
+        if graphs.fn != world.found.graph.forward or front.keeps or world.unwatched or not graphs.is_due:
+            return
+        if not world.is_same() and front.find(call.args, call.kwargs) is world:
+            front.has_moved(call.world, call.args, call.kwargs)  # watches it again if not
+        if world.is_same():
+            graphs.make_fast(world, call, inputs, made, result)
+            others = [each for each in self.with_gradients if each is not graphs and each.is_captured]
+            self.with_gradients = [graphs, *others][:MOST_WITH_GRADIENTS]
+
+    def fast(self, args: Args, kwargs: Kwargs) -> Any:
+        """Replay a call whose result needs gradients, and that is known; `MISS` for any other."""
+        for graphs in self.with_gradients:
+            result = graphs.fast(args, kwargs)
+            if result is not MISS:
+                self.n_one_graph += 1
+                return result
+        return MISS
 
     def _refuse_more(self, args: Args, kwargs: Kwargs) -> None:
         """Raise `RunEagerly` if tracing was given up, with what differs from call to call."""

@@ -6,6 +6,7 @@ beyond those with which kernels are launched.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -44,6 +45,7 @@ def graphs_of(obj: Any) -> tuple[list[tuple[str, Any]], list[str]]:
     Raises:
         TypeError: it never holds any.
     """
+    obj = _behind(obj)
     if hasattr(obj, "_program") and hasattr(obj, "n_replays"):
         return [("", obj)], []
     if isinstance(obj, Region):
@@ -58,10 +60,17 @@ def graphs_of(obj: Any) -> tuple[list[tuple[str, Any]], list[str]]:
         ]
         inner_made, inner_notes = _of_many(regions(obj), [])
         return made + inner_made, notes + inner_notes
-    held = [item for item in getattr(obj, "__dict__", {}).values() if _is_known(item)]
+    held = [item for item in map(_behind, getattr(obj, "__dict__", {}).values()) if _is_known(item)]
     if not held:
         raise TypeError(_NOT_CAPTURED.format(kind=type(obj).__name__))
     return _of_many(held, [])
+
+
+def _behind(item: Any) -> Any:
+    """The graphed callable of a graphed module; anything else as it is."""
+    with contextlib.suppress(TypeError):
+        return Graphed.of(item)
+    return item
 
 
 def _is_known(item: Any) -> bool:

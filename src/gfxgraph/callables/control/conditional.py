@@ -142,7 +142,7 @@ class Conditional:
 def summed(several: Iterable[Graphed]) -> dict[str, Any]:
     """Sums over the ``stats()`` of several callables."""
     found: Counter[str] = Counter()
-    reasons: dict[str, Counter[str]] = {"eager": Counter(), "pieces": Counter()}
+    reasons: dict[str, Counter[str]] = {"eager": Counter(), "pieces": Counter(), "slow": Counter()}
     for graphed in several:
         for key, value in graphed.stats().items():
             (reasons[key] if key in reasons else found).update(value if key in reasons else {key: value})

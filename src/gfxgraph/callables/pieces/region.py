@@ -182,6 +182,8 @@ class Region(CapturedCallable):
         """Let go of the graphs; how often they ran is kept."""
         for inner in self.inner():
             self._keep_counts(inner)
+        for each in self._with_gradients.values():
+            each.drop()
         self._variants.clear()
         self._with_gradients.clear()
         self._last = None
@@ -426,7 +428,10 @@ class Piece(Region):
             if len(self._with_gradients) >= self.options.max_graphs:
                 raise RunEagerly("more signatures than max_graphs")
             known = self._with_gradients[key] = Gradients(self._graph, inputs, frozenset(in_place), self.names)
-        return known(inputs)
+        made = known(inputs)
+        if local.noted is not None:
+            local.noted.append((known, inputs, made))
+        return made
 
     @property
     def regions(self) -> list[Region]:

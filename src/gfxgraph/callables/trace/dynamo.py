@@ -60,6 +60,7 @@ _CONFIG = {
     "allow_unspec_int_on_nn_module": True,
     "suppress_errors": True,  # code at which Dynamo itself fails runs as Python
     "inline_torch_dispatch_torch_compile": False,  # our modes may watch; others' make the call eager
+    "skip_guards_on_constant_func_defaults": False,  # before 2.13 a list is such a constant, too
     "skip_no_tensor_aliasing_guards_on_parameters": False,
     "allow_empty_graphs": True,  # a function that does nothing needs guards, too
     "use_numpy_random_stream": True,  # NumPy's random numbers must not become torch's
@@ -95,6 +96,8 @@ class _Local(threading.local):
     versions: _Versions | None = None
     returned: tuple[object, Any, bool] = NOTHING_RETURNED
     """The keyword arguments of a call whose function has run: it must not run again; its result; is it counted?"""
+    noted: list[Any] | None = None
+    """Where pieces note the calls with gradients that they replay: what replays them, inputs, results."""
 
 
 local = _Local()
@@ -221,12 +224,25 @@ class Configured:
                 _quieten(changes)
                 correct(changes, errors, seen)
                 made = self._callback(*args, **kwargs)
+                _keep_external()
             reason = getattr(made, "skip_reason", None)
             if reason and local.skipped is not None:
                 local.skipped.append(said(str(errors[-1])) if errors else reason)
             if front is not None:
                 front.note_frame(args[0], made, n_before)
         return made
+
+
+_external: dict[int, Any] = {}
+
+
+def _keep_external() -> None:
+    """Keep the streams and events that a trace met.
+
+    Dynamo refers to them weakly. Once one was gone, the next trace ended in a segmentation fault (torch 2.11, CUDA).
+    """
+    for ref in (torch_names.index_to_external_object_weakref or {}).values():
+        _external[id(ref())] = ref()
 
 
 def _for_symbols(front: Frontend) -> dict[str, Any]:

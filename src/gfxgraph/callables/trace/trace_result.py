@@ -66,6 +66,7 @@ def _is_outside(source: str, given: Mapping[str, Any]) -> bool:
     return not isinstance(held, tuple) and not dataclasses.is_dataclass(held)
 
 
+_OF_STREAMS = re.compile(r"\bstreams\.|_stream\b|_event\b|get_external_object_by_index|get_user_object_from_id")
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 _FIELD = re.compile(r"(L\['(?:args|kwargs)'\](?:\[[^\[\]]*\])*)\.\w+(?:\[[^\[\]]*\])*")
 _WAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -75,9 +76,9 @@ def look(graph: Any) -> Found:
     """Collect what Dynamo knows about the frame whose graph it passes to its backend."""
     tx = torch_names.InstructionTranslator.current_tx()
     output = tx.output
-    if any(wait in str(node.target) for node in graph.graph.nodes for wait in ("wait_stream", "wait_event")):
-        # An FX graph records work on another stream only as an annotation.
-        raise torch_names.SkipFrame("it works on several streams; assume_pure=True captures them")
+    if any(_OF_STREAMS.search(str(node.target)) for node in graph.graph.nodes):
+        # An FX graph records work on another stream only as an annotation, and events as torch.Event.
+        raise torch_names.SkipFrame("it works with streams or events; assume_pure=True captures them")
     if any(node.target is torch.ops.higher_order.invoke_subgraph for node in graph.graph.nodes):
         raise torch_names.SkipFrame("it calls a nested_compile_region, whose backward needs a compiler")
     if any("set_materialize_grads" in code.co_names for code in output.tracing_context.traced_code):

@@ -29,25 +29,32 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import compress
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.arena import Arena, arena_of, capture_graph, draws, replay, writes_of, written_inputs
+from gfxgraph.callables.arena import Arena, arena_of, capture_graph, carries, draws, replay, writes_of, written_inputs
 from gfxgraph.callables.captured import CapturedCallable, label_of
+from gfxgraph.callables.fast_path import Writer
+from gfxgraph.callables.graphed import never
 from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, is_dense
 from gfxgraph.callables.outputs import builder
-from gfxgraph.callables.signature import NotATree, RunEagerly, flatten
+from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten, twins_of
+from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt
+from gfxgraph.errors import ReplayError
 from gfxgraph.process import bridge
 
 _BATCHED: tuple[Callable[[Any], bool], ...] = (torch_names.is_batchedtensor, torch_names.is_legacy_batchedtensor)
 """Tests for tensors that stand for several, without memory: those of torch.func, and of is_grads_batched."""
 MAX_BACKWARDS = 4
 """Most sets of differentiated results that get a backward of their own; others run the function itself."""
+MAX_WAIT = 1024
+"""Most calls to wait before another fast path is made, where the last ones served none."""
 _OVER_CAP = "a capture would exceed the memory limit"
 
 
@@ -80,6 +87,9 @@ class Gradients(CapturedCallable):
         """Which results receive gradients, for each backward to capture besides the one for all of them."""
         self._is_warm = False
         self._pair: _Pair | None = None
+        self.fast: Fast = never
+        """The call of the function for whose graph this is, from arguments to results."""
+        self._n_slow, self._wait, self._n_served = 0, 1, 0
         self.nbytes = self.used_at = 0
 
     @property
@@ -87,7 +97,7 @@ class Gradients(CapturedCallable):
         return self._pair is not None
 
     def drop(self) -> None:
-        self._pair, self.nbytes = None, 0
+        self._pair, self.nbytes, self.fast = None, 0, never
 
     def evict(self, why: str) -> None:
         """Drop the graphs; the next call captures again."""
@@ -127,12 +137,28 @@ class Gradients(CapturedCallable):
             pair = self._pair
             if pair is None or len(pair.backwards) <= len(self.arrivals):
                 pair = self._record(arena, given)
+            arena.follow(torch.cuda.current_stream(arena.device_index))
             arena.n_uses += 1
             self.used_at = arena.n_uses
-        flat = _Replay.apply(pair, *given)
+            have = [*given, *_Replay.apply(pair, *given)]
         self.n_replays += 1
-        have = [*given, *(flat if isinstance(flat, tuple) else (flat,))]
         return pair.build(iter([have[at] if part is None else part.of(have[at]) for at, part in pair.places]))
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to make a fast path: at once if the last one has served a call, else after ever more calls."""
+        self._n_slow += 1
+        if self._n_slow < self._wait:
+            return False
+        has_served = self.n_replays > self._n_served + self._n_slow
+        self._n_slow, self._wait = 0, 1 if has_served else min(2 * self._wait, MAX_WAIT)
+        self._n_served = self.n_replays
+        return True
+
+    def make_fast(self, world: World, call: Call, inputs: Sequence[Any], made: Sequence[Any], result: Any) -> None:
+        """Make the fast path for calls like this one, whose ``inputs`` and results ``made`` were the graph's."""
+        if self._pair is not None:
+            self.fast = _fast(self._pair, world, call, [inputs[i] for i in self.at], made, result) or never
 
     def _record(self, arena: Arena, given: list[Tensor]) -> _Pair:
         needed = sum(t.nbytes for i, t in zip(self.at, given) if i not in self.in_place)
@@ -157,6 +183,9 @@ class Gradients(CapturedCallable):
 class _Pair:
     """A forward and its backwards, over one memory."""
 
+    twins: Sequence[int] = ()
+    """For each argument of calls that have a fast path the first that is the same tensor."""
+
     def __init__(self, owner: Gradients, arena: Arena, given: list[Tensor]) -> None:
         self.owner, self.arena = owner, arena
         self.copied = [k for k, i in enumerate(owner.at) if i not in owner.in_place]
@@ -167,17 +196,25 @@ class _Pair:
             for i, t in zip(owner.at, given)
         ]
         self.statics = [static.tensor for static in self._static]
+        self._moving = [(k, self._static[k].span) for k in self.copied]
+        self._targets = [self.statics[k].detach() if flat is None else flat for k, flat in self._moving]
         self._number = 0
-        self._lock = threading.Lock()
-        self._fill(given)
+        self.lock = threading.Lock()
+        with torch.no_grad():
+            self._fill(given)
         # Each a new leaf: if it were a view, as eager's argument may be, gradients would bypass it.
         inputs = self._with(self.statics)
         with torch.enable_grad():
             self._forward, result = capture_graph(arena, lambda: owner.fn(*inputs))
         self.build = builder(result)
-        for k in set(self.copied).intersection(written_inputs(self._forward, list(self.statics))):
+        written = written_inputs(self._forward, list(self.statics))
+        for k in set(self.copied).intersection(written):
             name = owner.names[owner.at[k]] or "a tensor that it computed earlier"
             raise RuntimeError(f"it writes to {name} where a result needs gradients: write to {name}.clone()")
+        self.saved = [k for k in range(len(self.statics)) if k not in written]
+        """The inputs that must be the same in the backward: all but those that the forward writes."""
+        self._carried = [self.statics[k].detach() for k in written] if carries(self._forward) else []
+        """What the forward writes and later forwards depend on."""
         results: list[Tensor] = []
         flatten(result, results)
         if not all(t.is_cuda and t.layout is torch.strided for t in results):
@@ -186,19 +223,20 @@ class _Pair:
         self.made = [_source(results, *each) for each in self._sources]
         ends = [t for t in self.made if t.requires_grad]
         self._arriving = [torch.empty_like(t, requires_grad=False) for t in ends]
-        self.backwards: dict[tuple[bool, ...], tuple[Any, list[Tensor | None]]] = {}
-        """By which results receive gradients: the backward graph and the gradients that it writes."""
+        self.backwards: dict[tuple[bool, ...], _Backward] = {}
+        """By which results receive gradients."""
         for arrivals in (*owner.arrivals, (True,) * len(ends)):
             self.backwards[arrivals] = self._backward(ends, arrivals)
         self._is_random = draws(self._forward) or self._forward.is_opaque
         self._generators = list(self._forward._program.generators)
+        self.is_plain = self._forward.is_plain
         self.needs = [t.requires_grad for t in self.made]
         # Only the results' memory is needed from here on, not their autograd history.
         self.made = [t.detach() for t in self.made]
+        self._fresh = _allocator(self.made)
 
     def _fill(self, given: Sequence[Tensor]) -> None:
-        pairs = [s.target(t) for s, t in zip(self._static, given) if s.tensor.data_ptr() != t.data_ptr()]
-        copy_all([target for target, _ in pairs], [source for _, source in pairs])
+        _copy(self._targets, [given[k] if flat is None else _flat(given[k], flat) for k, flat in self._moving])
 
     def _with(self, tensors: Sequence[Tensor]) -> list[Any]:
         """The function's inputs, these tensors among them."""
@@ -207,59 +245,73 @@ class _Pair:
             inputs[i] = tensor
         return inputs
 
-    def _backward(self, ends: list[Tensor], arrivals: tuple[bool, ...]) -> tuple[Any, Any]:
+    def _backward(self, ends: list[Tensor], arrivals: tuple[bool, ...]) -> _Backward:
+        """Capture a backward; return what replays it: of the gradients that arrive, those of each input."""
         from_, arriving = list(compress(ends, arrivals)), list(compress(self._arriving, arrivals))
-        wanted = [t for t in self.statics if t.requires_grad]
+        at = [k for k, t in enumerate(self.statics) if t.requires_grad]
+        wanted = [self.statics[k] for k in at]
         is_last = all(arrivals)
         with torch.enable_grad():
-            return capture_graph(
+            graph, found = capture_graph(
                 self.arena,
                 lambda: torch.autograd.grad(from_, wanted, arriving, allow_unused=True, retain_graph=not is_last),
                 self._forward.pool(),
             )
+        made = [k for k, grad in zip(at, found) if grad is not None]
+        pick = itemgetter(-1, *[made.index(k) if k in made else -1 for k in range(len(self.statics))])
+        sources = [grad for grad in found if grad is not None]
+        fresh = _allocator(sources)
+
+        def run(came: list[Tensor]) -> tuple[Any, ...]:
+            _copy(arriving, came)
+            graph.replay()
+            gradients = fresh()
+            _copy(gradients, sources)
+            return pick((*gradients, None))
+
+        return run
 
     # -- replay ---------------------------------------------------------------------------------------
 
-    def run_forward(self, given: Sequence[Tensor]) -> tuple[int, list[Any], list[Tensor]]:
-        """Replay the forward; return its number, the random states from before, and results owned by the caller."""
-        with self._lock, torch.no_grad():
-            states = [generator.get_state() for generator in self._generators] if self._is_random else []
-            self._fill(given)
-            replay(self._forward)
-            self._number += 1
-            return self._number, states, [t.clone() for t in self.made]
+    def run_forward(self, given: Sequence[Tensor]) -> tuple[_Before, list[Tensor]]:
+        """Replay the forward; return what was before it, and results owned by the caller."""
+        states = [generator.get_state() for generator in self._generators] if self._is_random else []
+        carried = [t.clone() for t in self._carried]
+        self._fill(given)
+        replay(self._forward)
+        self._number += 1
+        results = self._fresh()
+        _copy(results, self.made)
+        return (self._number, states, carried), results
 
-    def run_backward(
-        self, number: int, states: list[Any], given: Sequence[Tensor], grads: Sequence[Any]
-    ) -> list[Any]:
-        """Replay the backward of forward ``number``; return gradients owned by the caller."""
-        with self._lock, torch.no_grad():
-            came = list(compress(grads, self.needs))
-            arrivals = tuple(grad is not None for grad in came)
-            if any(grad is not None and is_one(grad) for grad in came for is_one in _BATCHED):
-                self.owner.eager.count("several gradients arrive at once (is_grads_batched, vmap)")
-                with self._as_then(states):
-                    return self._grad(given, grads, create_graph=False)
-            if arrivals not in self.backwards:
-                return self._backward_itself(states, given, grads, arrivals)
-            if number != self._number:
-                self._once_more(states, given)
-            copy_all(list(compress(self._arriving, arrivals)), [grad.detach() for grad in compress(came, arrivals)])
-            backward, found = self.backwards[arrivals]
-            backward.replay()
-            return [grad.clone() if grad is not None else None for grad in found]
+    def run_backward(self, before: _Before, saved: Sequence[Tensor], grads: Sequence[Any]) -> tuple[Any, ...]:
+        """Replay the backward of a forward; return gradients owned by the caller, for each input."""
+        came = list(compress(grads, self.needs))
+        arrivals = tuple([grad is not None for grad in came])
+        if any(grad is not None and is_one(grad) for grad in came for is_one in _BATCHED):
+            self.owner.eager.count("several gradients arrive at once (is_grads_batched, vmap)")
+        elif arrivals not in self.backwards:
+            self.owner.eager.count("only some of its results are differentiated, for the first time")
+            if len(self.owner.arrivals) + 1 < MAX_BACKWARDS and arrivals not in self.owner.arrivals:
+                self.owner.arrivals.append(arrivals)  # the next forward captures one for it
+        else:
+            if before[0] != self._number:  # restore what the forward saved for these inputs
+                with self._as_then(before):
+                    self._fill(self._given(saved))
+                    self._forward.replay()
+                self._number += 1
+            return self.backwards[arrivals]([grad for grad in came if grad is not None])
+        with self._as_then(before):
+            return self._grad(saved, grads, create_graph=False)
 
-    def _backward_itself(
-        self, states: list[Any], given: Sequence[Tensor], grads: Sequence[Any], arrivals: tuple[bool, ...]
-    ) -> list[Any]:
-        """Run a backward that has no graph through the function; the next forward captures one for it."""
-        self.owner.eager.count("only some of its results are differentiated, for the first time")
-        if len(self.owner.arrivals) + 1 < MAX_BACKWARDS and arrivals not in self.owner.arrivals:
-            self.owner.arrivals.append(arrivals)
-        with self._as_then(states):
-            return self._grad(given, grads, create_graph=False)
+    def _given(self, saved: Sequence[Tensor]) -> list[Tensor]:
+        """A call's inputs, by those that were saved."""
+        given = list(self.statics)
+        for k, tensor in zip(self.saved, saved):
+            given[k] = tensor
+        return given
 
-    def run_differentiable(self, given: Sequence[Tensor], grads: Sequence[Any]) -> list[Any]:
+    def run_differentiable(self, saved: Sequence[Tensor], grads: Sequence[Any]) -> tuple[Any, ...]:
         """Compute differentiable gradients with the function itself: a graph gives only numbers.
 
         Raises:
@@ -271,41 +323,68 @@ class _Pair:
                 " call the function itself where create_graph=True is wanted"
             )
         self.owner.eager.count("its gradients are differentiated again")
-        return self._grad(given, grads, create_graph=True)
+        return self._grad(saved, grads, create_graph=True)
 
-    def _grad(self, given: Sequence[Tensor], grads: Sequence[Any], *, create_graph: bool) -> list[Any]:
+    def _grad(self, saved: Sequence[Tensor], grads: Sequence[Any], *, create_graph: bool) -> tuple[Any, ...]:
         """Compute gradients with the function itself."""
         results: list[Tensor] = []
         with torch.enable_grad():
             # Views, because a tensor's hooks must run once, for the gradient that leaves the whole.
-            own = [t.view_as(t) if t.requires_grad else t for t in given]
+            own = [t.view_as(t) if t.requires_grad else t for t in self._given(saved)]
             flatten(self.owner.fn(*self._with(own)), results)
         made = [_source(results, *each) for each in self._sources]
         ends = [(t, grad) for t, grad, needs in zip(made, grads, self.needs) if needs and grad is not None]
         wanted = [t for t, static in zip(own, self.statics) if static.requires_grad]
-        return list(
+        found = iter(
             torch.autograd.grad(
                 [t for t, _ in ends], wanted, [grad for _, grad in ends], create_graph=create_graph, allow_unused=True
             )
         )
-
-    def _once_more(self, states: list[Any], given: Sequence[Tensor]) -> None:
-        """Restore what the forward saved for these inputs, by replaying it."""
-        with self._as_then(states):
-            self._fill(given)
-            self._forward.replay()
-        self._number += 1
+        return (None, *[next(found) if static.requires_grad else None for static in self.statics])
 
     @contextmanager
-    def _as_then(self, states: list[Any]) -> Iterator[None]:
+    def _as_then(self, before: _Before) -> Iterator[None]:
         """Draw the forward's random numbers again, and undo what is written (running statistics) a second time."""
-        before = Rollback(writes_of(self._forward), self._generators if states else ())
+        _, states, carried = before
+        now = Rollback(writes_of(self._forward), self._generators if states else ())
         for generator, state in zip(self._generators, states):
             generator.set_state(state)
         try:
+            with torch.no_grad():
+                _copy(self._carried, carried)
             yield
         finally:
-            before.put_back()
+            now.put_back()
+
+
+_Backward = Callable[[list[Tensor]], tuple[Any, ...]]
+_Before = tuple[int, list[Any], list[Tensor]]
+"""A forward's number, the random states before it, and what it changed of what forwards depend on."""
+
+
+def _flat(tensor: Tensor, like: Tensor) -> Tensor:
+    return tensor.as_strided(like.size(), (1,), tensor.storage_offset())
+
+
+def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """``copy_all`` where gradients are off already, as inside a step of autograd."""
+    if len(targets) == 1:
+        targets[0].copy_(sources[0])
+    elif targets:
+        copy_all(targets, sources)
+
+
+def _allocator(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
+    """A function that allocates tensors like these, bypassing the dispatcher if possible, as compiled code does."""
+    empty = torch_names._empty_strided_cuda
+    about = [(tuple(t.size()), torch.empty_like(t).stride(), t.dtype) for t in tensors]
+    try:
+        if about and empty is not None and torch.cuda.device_count() == 1:
+            empty(*about[0])
+            return lambda: list(map(empty, *zip(*about)))
+    except RuntimeError:  # a torch without it for this device
+        pass
+    return lambda: list(map(torch.empty_like, tensors))
 
 
 @dataclass(frozen=True)
@@ -372,17 +451,57 @@ class _Replay(torch.autograd.Function):
     def forward(ctx: Any, pair: _Pair, *given: Tensor) -> tuple[Tensor, ...]:
         ctx.pair = pair
         ctx.set_materialize_grads(False)
-        ctx.number, ctx.states, results = pair.run_forward(given)
+        with pair.lock:
+            ctx.before, results = pair.run_forward(given)
         # Saved through autograd: changing an input in place before the backward raises torch's own error.
-        ctx.save_for_backward(*given)
-        ctx.mark_non_differentiable(*[t for t, needs in zip(results, pair.needs) if not needs])
+        ctx.save_for_backward(*[given[k] for k in pair.saved])
+        if not all(pair.needs):
+            ctx.mark_non_differentiable(*[t for t, needs in zip(results, pair.needs) if not needs])
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         pair: _Pair = ctx.pair
         if torch.is_grad_enabled():  # create_graph=True
-            found = iter(pair.run_differentiable(ctx.saved_tensors, grads))
-        else:
-            found = iter(pair.run_backward(ctx.number, ctx.states, ctx.saved_tensors, grads))
-        return None, *[next(found) if t.requires_grad else None for t in pair.statics]
+            return pair.run_differentiable(ctx.saved_tensors, grads)
+        with pair.lock:
+            return pair.run_backward(ctx.before, ctx.saved_tensors, grads)
+
+
+_apply: Callable[..., tuple[Tensor, ...]] = super(torch.autograd.Function, _Replay).apply
+"""`_Replay.apply` without what torch does before it for its transforms, around which no fast path runs."""
+
+
+def _fast(
+    pair: _Pair, world: World, call: Call, given: Sequence[Tensor], made: Sequence[Any], result: Any
+) -> Fast | None:
+    """The fast path of calls like this one; None if they need Dynamo's code."""
+    writer = Writer(pair, None, call.tensors)  # type: ignore[arg-type]
+    names = {id(t): f"w{k}" for k, t in enumerate(world.tensors)}
+    is_plain = pair.is_plain and all(t.is_cuda and id(t) not in names for t in call.tensors)
+    if not is_plain or not writer.takes(call.args, call.kwargs):
+        return None
+    writer.names |= {name: t for name, t in zip(names.values(), world.tensors)}
+    names |= {id(t): f"t{i}" for i, t in enumerate(call.tensors)}
+    taken = [names.get(id(t), "") for t in given]
+    pair.twins = twins_of(call.tensors)
+    writer.guards(world, True)
+    writer.names |= {"apply": _apply, "pair": pair, "owner": pair.owner, "arrivals": pair.owner.arrivals}
+    writer.names |= {"task": torch_names._current_graph_task_id, "ReplayError": (ReplayError, RunEagerly)}
+    writer.names["hooks"] = torch_names._top_saved_tensors_default_hooks
+    guards = torch_names.TensorGuards(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    writer.names["check_all"] = guards.check
+    writer.line(f"if task() != -1 or hooks(True) or not check_all({', '.join(taken)}): return MISS")
+    writer.line(f"if owner._pair is not pair or len(arrivals) >= {len(pair.backwards)}: return MISS")
+    writer.line(f"have = ({', '.join(taken)}, *apply(pair, {', '.join(taken)}))")
+    writer.line("arena.n_uses = owner.used_at = arena.n_uses + 1")
+    writer.line("owner.n_replays += 1")
+    for i, (each, (at, part)) in enumerate(zip(made, pair.places)):
+        names[id(each)], writer.names[f"part{i}"] = f"out{i}", part
+        writer.line(f"out{i} = have[{at}]" if part is None else f"out{i} = part{i}.of(have[{at}])")
+    tensors: list[Tensor] = []
+    flatten(result, tensors)
+    gives = [names.get(id(t), "") for t in tensors]
+    writer.names["build"] = builder(result)
+    writer.line(f"return {gives[0]}" if result is tensors[0] else f"return build(iter([{', '.join(gives)}]))")
+    return writer.function() if all(taken) and all(gives) else None

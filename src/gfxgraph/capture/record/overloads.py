@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gfxgraph import torch_names
 from gfxgraph.capture.patches.deferred_calls import quiet
-from gfxgraph.capture.patches.torch_functions import Targets
+from gfxgraph.capture.patches.torch_functions import STOCK, Targets, session_here
 from gfxgraph.capture.record.streams import noting
 from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.core.unsafe import BY_NAME, NO_LAYOUT, UnsafeOp, When
@@ -278,6 +278,23 @@ _PLAIN = frozenset({bool, int, float, type(None)})
 def has_compiled_nothing() -> bool:
     """True as long as no compiled code can have a guard on a function that a capture would replace."""
     return not torch_names.FRAME_COUNTER
+
+
+def has_inductor() -> bool:
+    """Whether compiled code may run in a capture."""
+    return torch_names.CompiledFxGraph is not None
+
+
+def compiled_targets() -> Targets:
+    """What runs a graph that Inductor has compiled: its kernels read memory that no operation names."""
+    return {"compiled": (torch_names.CompiledFxGraph, "__call__", _run_compiled)}
+
+
+def _run_compiled(graph: Any, inputs: Any) -> Any:
+    session = session_here()
+    if session is not None:
+        session.recorder.hold(inputs)
+    return STOCK["compiled"](graph, inputs)
 
 
 def whole_targets() -> Targets:

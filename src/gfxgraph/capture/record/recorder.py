@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -360,6 +360,14 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
         self.outside[identity(tensor)] = value = new_value(tensor, self.owner, -1, self.segment, address, None)
         self.externals[value] = tensor
         return value
+
+    def hold(self, inputs: Iterable[object]) -> None:
+        """Keep the memory that code compiled by others reads, unless the capture made it itself."""
+        for tensor in inputs:
+            if isinstance(tensor, Tensor) and tensor.is_cuda and has_layout(tensor):
+                made = self.storages.get(storage_address(tensor))
+                if (made is None or made.segment != self.segment) and identity(tensor) not in self.outside:
+                    self._external(tensor, tensor.data_ptr())
 
     def adopt(self, out: object) -> None:
         """Make the tensors that a host step produced externals of what follows."""

@@ -1,0 +1,166 @@
+"""CPU time of a step with gradients, forward and backward, of ordinary modules.
+
+    python benchmarks/bench_training_step.py [--simulate] [--only NAME,NAME] [--reps N] [--out FILE] [--profile NAME]
+
+For each module: eager, ``gfxgraph.graphed``, ``torch.cuda.make_graphed_callables``; microseconds of CPU of the whole
+process (``time.process_time``: autograd runs a backward in a thread of its own), the median of the repeats. The ways
+are measured in turn within each repeat. ``--simulate`` runs in the simulator, whose operations are Python: there a
+launch of a graph executes nothing while it is timed, so that what is left is ours and torch's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import cProfile
+import json
+import pstats
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parent))
+from bench_core import environment
+
+import gfxgraph
+
+N_CALLS = 20  # few enough that the device's queue never makes the CPU wait
+
+
+class ByName(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleDict({"a": nn.Linear(32, 32), "b": nn.Linear(32, 32)})
+
+    def forward(self, x):
+        for part in self.parts.values():
+            x = part(x).relu()
+        return x
+
+
+def floats(*size):
+    return lambda: torch.randn(*size, device="cuda")
+
+
+def ids():
+    return torch.randint(0, 50, (4, 16), device="cuda")
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 32))
+
+
+MODULES = {
+    "Linear": (lambda: nn.Linear(32, 32), floats(8, 32)),
+    "BatchNorm1d": (lambda: nn.BatchNorm1d(32), floats(8, 32)),
+    "GroupNorm": (lambda: nn.GroupNorm(4, 32), floats(8, 32)),
+    "Sequential": (lambda: nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32)), floats(8, 32)),
+    "ModuleDict": (ByName, floats(8, 32)),
+    "Embedding": (lambda: nn.Embedding(50, 32), ids),
+    "MLP": (mlp, floats(8, 32)),
+    "TransformerEncoderLayer": (
+        lambda: nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True),
+        floats(2, 8, 32),
+    ),
+}
+
+
+class Step:
+    """Forward and backward of one module on one batch; gradients accumulate in ``.grad``."""
+
+    def __init__(self, call, make):
+        self.call, self.x = call, make()
+        self.grad = torch.ones_like(call(self.x).detach())
+
+    def __call__(self):
+        self.call(self.x).backward(self.grad)
+
+
+def ways(make, batch):
+    torch.manual_seed(0)
+    module = make().cuda()
+    found = {"eager": Step(copy.deepcopy(module), batch)}
+    graphed = gfxgraph.graphed(copy.deepcopy(module))
+    found["graphed"] = Step(graphed, batch)
+    with contextlib.suppress(RuntimeError, NotImplementedError):
+        made = torch.cuda.make_graphed_callables(copy.deepcopy(module), (batch(),))
+        found["make_graphed_callables"] = Step(made, batch)
+    for step in found.values():
+        for _ in range(8):
+            step()
+    torch.cuda.synchronize()
+    return found, graphed
+
+
+def cpu_us(step):
+    torch.cuda.synchronize()
+    begun = time.process_time()
+    for _ in range(N_CALLS):
+        step()
+    return (time.process_time() - begun) * 1e6 / N_CALLS
+
+
+def measured(found, reps):
+    times = {name: [] for name in found}
+    for _ in range(reps):
+        for name, step in found.items():
+            times[name].append(cpu_us(step))
+    return times
+
+
+@contextlib.contextmanager
+def nothing_executes():
+    """Meanwhile a launch in the simulator executes none of its graph's operations, and costs about nothing."""
+    from gfxgraph.simulator.graph_nodes import GraphExec
+
+    run = GraphExec.run
+    GraphExec.run = lambda *args: None
+    try:
+        yield
+    finally:
+        GraphExec.run = run
+
+
+def profile(step):
+    """What the functions of a step take, the profiler's own cost among it."""
+    found = cProfile.Profile()
+    found.enable()
+    for _ in range(200):
+        step()
+    found.disable()
+    pstats.Stats(found).sort_stats("tottime").print_stats(45)
+
+
+def main():
+    ask = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    ask.add_argument("--simulate", action="store_true")
+    ask.add_argument("--only", default="")
+    ask.add_argument("--reps", type=int, default=9)
+    ask.add_argument("--out")
+    ask.add_argument("--profile", default="")
+    asked = ask.parse_args()
+    if asked.simulate:
+        torch.set_num_threads(1)  # threads of OpenMP spin
+    gfxgraph.enable(**({"simulate": "cuda"} if asked.simulate else {"allow_cuda": True}), validate=False)
+    rows = {}
+    for name in asked.only.split(",") if asked.only else MODULES:
+        found, graphed = ways(*MODULES[name])
+        stats = graphed.stats()
+        with nothing_executes() if asked.simulate else contextlib.nullcontext():
+            times = measured(found, asked.reps)
+            if asked.profile:
+                profile(found[asked.profile])
+        rows[name] = {way: {"us": round(statistics.median(each), 1), "all": each} for way, each in times.items()}
+        rows[name]["stats"] = {"replays": stats["replays"], "eager": stats["eager"], "pieces": stats["pieces"]}
+        print(name, {way: rows[name][way]["us"] for way in times}, rows[name]["stats"], flush=True)
+    if asked.out:
+        Path(asked.out).write_text(json.dumps({"environment": environment(), "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""A known call whose result needs gradients: none of Dynamo's code runs, and whatever has changed is noticed."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import gfxgraph
+from gfxgraph.callables.graphed import Graphed
+
+
+class Averaging(nn.Module):
+    """Its results depend on a buffer that each forward writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1, 1, 4))
+        self.register_buffer("mean", torch.ones(4))
+
+    def forward(self, x):
+        made = x * self.weight * self.mean.clone()
+        with torch.no_grad():
+            self.mean.mul_(1.25)
+        return made
+
+
+def of(name):
+    torch.manual_seed(0)
+    made = {
+        "linear": lambda: nn.Linear(4, 4),
+        "norm": lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)),
+        "averaging": Averaging,
+        "dropout": lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)),
+    }[name]()
+    return made.cuda()
+
+
+def batch(seed, n=3, **kwargs):
+    return torch.randn(n, 4, generator=torch.Generator().manual_seed(seed)).cuda().requires_grad_(**kwargs)
+
+
+def pair(name):
+    """A module that is graphed and has a fast path, and eager's, in the same state."""
+    module = of(name)
+    graphed = gfxgraph.graphed(module)
+    for seed in range(5):
+        graphed(batch(seed, requires_grad=False)).sum().backward()
+    module.zero_grad()
+    return graphed, module, copy.deepcopy(module)
+
+
+def gradients(module):
+    return [each.grad for each in module.parameters()] + list(module.buffers())
+
+
+def assert_same(one, other):
+    assert [each is None for each in one] == [each is None for each in other]
+    for a, b in zip(one, other):
+        if a is not None:
+            torch.testing.assert_close(a, b)
+
+
+def step(call, module, change, seed):
+    """A call after a change, its result, and gradients if it has any."""
+    x = batch(seed, requires_grad=False)
+    with_change = change(module, x) if change is not None else None
+    result = with_change(call, x) if with_change is not None else call(x)
+    if result.requires_grad:
+        (result * torch.arange(4.0, device="cuda")).sum().backward()
+    return result.detach()
+
+
+@pytest.mark.parametrize("name", ["linear", "norm", "averaging"])
+def test_a_known_call_runs_none_of_dynamos_code(platform, monkeypatch, name):
+    """Results, gradients that add up and running statistics are eager's; every call is counted as by a graph."""
+    graphed, module, eager = pair(name)
+    before = graphed.stats()["replays"]
+    monkeypatch.setattr(Graphed, "_slow", lambda *_: pytest.fail("the slow path"))
+    for seed in range(3):
+        torch.testing.assert_close(step(graphed, module, None, seed), step(eager, eager, None, seed))
+    assert_same(gradients(module), gradients(eager))
+    assert graphed.stats()["replays"] == before + 3
+    assert graphed._worlds.n_one_graph == before + 3
+
+
+def frozen(module, x):
+    module.weight.requires_grad_(False)
+
+
+def replaced(module, x):
+    module.weight = nn.Parameter(module.weight.detach() * 2)
+
+
+def moved(module, x):
+    module.weight.data = module.weight.data * 3
+
+
+def hooked(module, x):
+    module.register_forward_hook(lambda _, __, made: made * 5)
+
+
+def without_gradients(module, x):
+    return lambda call, x: torch.no_grad()(call)(x)
+
+
+def under_autocast(module, x):
+    return lambda call, x: torch.autocast("cuda", torch.bfloat16)(call)(x).float()
+
+
+def with_an_input_that_needs_gradients(module, x):
+    x.requires_grad_()
+
+
+def of_another_size(module, x):
+    return lambda call, x: call(x[:2])
+
+
+def through_a_transposed_argument(module, x):
+    return lambda call, x: call(x[:, :3].repeat(1, 2)[:, 1:5].t().contiguous().t())
+
+
+def checkpointed(module, x):
+    return lambda call, x: checkpoint(call, x.requires_grad_(), use_reentrant=False)
+
+
+def saved_elsewhere(module, x):
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t * 2, lambda t: t / 2)
+
+    def inside(call, x):
+        with hooks:
+            return call(x)
+
+    return inside
+
+
+CHANGES = [
+    frozen, replaced, moved, hooked, without_gradients, under_autocast, with_an_input_that_needs_gradients,
+    of_another_size, through_a_transposed_argument, checkpointed, saved_elsewhere,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_has_changed_is_noticed(platform, change):
+    """The call after a change, and those after that, are eager's in results and gradients."""
+    graphed, module, eager = pair("linear")
+    for seed, each in enumerate((None, change, None, change, None)):
+        ours, theirs = step(graphed, module, each, seed), step(eager, eager, each, seed)
+        torch.testing.assert_close(ours, theirs)
+        assert_same(gradients(module), gradients(eager))
+
+
+def test_another_mode_has_another_graph_and_the_first_is_found_again(platform, monkeypatch):
+    """A module that trains, is evaluated and trains again has fast paths for both after a few calls."""
+    graphed, module, eager = pair("norm")
+    for is_training in (False, True, False, True):
+        module.train(is_training)
+        eager.train(is_training)
+        for seed in range(4):
+            torch.testing.assert_close(step(graphed, module, None, seed), step(eager, eager, None, seed))
+    assert_same(gradients(module), gradients(eager))
+    monkeypatch.setattr(Graphed, "_slow", lambda *_: pytest.fail("the slow path"))
+    step(graphed, module, None, 0)
+
+
+@pytest.mark.parametrize("name", ["norm", "averaging"])
+def test_two_forwards_before_one_backward(platform, name):
+    """As in the step of a GAN or of a siamese net: what a forward writes does not matter to the other's backward."""
+    module, others = of(name), [batch(seed, requires_grad=False) for seed in range(12)]
+    eager, graphed = copy.deepcopy(module), gfxgraph.graphed(module)
+    for one, other in zip(others[::2], others[1::2]):
+        for call, owner in ((graphed, module), (eager, eager)):
+            owner.zero_grad()
+            a, b = call(one), call(other)
+            (a.sum() + (a * b).square().sum()).backward()
+        assert_same(gradients(module), gradients(eager))
+    assert graphed.stats()["replays"] >= 8
+
+
+def test_dropout_draws_eagers_numbers_and_draws_them_again(platform):
+    """Two forwards before one backward: each backward has the mask of its own forward."""
+    graphed, module, _ = pair("dropout")
+    a, b = (graphed(batch(seed, requires_grad=False)) for seed in (1, 2))
+    masks = [(each != 0).float() * 2 for each in (a, b)]
+    (a.sum() + b.sum()).backward()
+    torch.testing.assert_close(module[0].bias.grad, (masks[0] + masks[1]).sum(0))
+
+
+def test_the_errors_of_a_backward_are_torchs(platform):
+    """A parameter that was changed in between, and a second backward without ``retain_graph``."""
+    graphed, module, _ = pair("linear")
+    x = batch(1, requires_grad=True)
+    made = graphed(x)
+    with torch.no_grad():
+        module.weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        made.sum().backward()
+    made = graphed(x).sum()
+    made.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        made.backward()
+
+
+def test_hooks_run_once_and_see_gradients_of_their_own(platform):
+    """Hooks of a parameter, those after accumulation, and ``torch.autograd.grad``: what they are given stays."""
+    graphed, module, _ = pair("linear")
+    seen, after = [], []
+    module.weight.register_hook(seen.append)
+    module.weight.register_post_accumulate_grad_hook(lambda each: after.append(each.grad.clone()))
+    for seed in (1, 2):
+        graphed(batch(seed, requires_grad=False)).sum().backward()
+    assert len(seen) == len(after) == 2
+    torch.testing.assert_close(seen[0] + seen[1], module.weight.grad)
+    assert not torch.equal(seen[0], seen[1])
+    (kept,) = torch.autograd.grad(graphed(batch(3, requires_grad=False)).sum(), module.weight)
+    before = kept.clone()
+    graphed(batch(4, requires_grad=False)).sum().backward()
+    assert torch.equal(kept, before)
+
+
+def test_an_evicted_graph_is_not_kept_and_is_captured_again(platform):
+    """Its fast path goes with it."""
+    graphed, module, eager = pair("linear")
+    (graphs,) = graphed._worlds.with_gradients
+    graphs.evict("for the test")
+    assert not graphs.is_captured
+    for seed in range(3):
+        torch.testing.assert_close(step(graphed, module, None, seed), step(eager, eager, None, seed))
+    assert_same(gradients(module), gradients(eager))
+    assert graphs.n_captures == 2

@@ -176,6 +176,7 @@ TABLE = {
         torch._dynamo.symbolic_convert.InstructionTranslatorBase._format_value
         torch._dynamo.symbolic_convert.InstructionTranslatorBase.maybe_has_backedge
         torch._dynamo.side_effects.SideEffects.store_attr
+        torch._dynamo.types.ConvertFrameReturn
         torch._dynamo.utils.is_int_specialization_case
         builders_int_specialization = torch._dynamo.variables.builder.is_int_specialization_case
         torch._dynamo.variables.builder.is_from_closure_source
@@ -294,7 +295,12 @@ OF_FUNCTORCH = "torch._functorch."
 OF_C = "torch._C"
 OF_FUNCTIONS = "torch._C._VariableFunctions"
 DYNAMO = "torch._dynamo"
-BELOW_US = (DYNAMO, "torch._inductor", OF_FUNCTORCH, "torch._guards", "torch._logging", "torch.fx", "torch.cuda")
+CALLED_BY_PROGRAMS = tuple(
+    f"torch.{name}"
+    for name in """_higher_order_ops _tensor autograd distributed distributions func functional nn optim
+    utils.checkpoint""".split()
+)
+"""Modules of torch's Python whose functions run as part of a program's; the others, we and its compiler call."""
 """How the modules of frames, modes and functions are called that are torch's and not the program's."""
 OF_DYNAMO = frozenset({"torch._dynamo.convert_frame", "torch._dynamo.utils"})
 """The modules of which functions call torch's for random states around a trace."""

@@ -58,13 +58,16 @@ from gfxgraph.callables.signature import (
     understand,
 )
 from gfxgraph.callables.trace.dynamo import (
+    CHANGED,
     NOTHING_RETURNED,
+    OWN,
     WARM_UP,
     Calls,
     Frontend,
     is_compiled,
     is_traced_here,
     local,
+    returned,
     shield,
 )
 from gfxgraph.callables.trace.world import World, holds_mapping
@@ -152,9 +155,12 @@ class Graphed:
         if not options.assume_pure and make_piece is not None:
             self._off = self._off or torch_names.why_off("tracing")
         if not (self._off or options.assume_pure or make_piece is None):
-            self._front = Frontend(fn, functools.partial(make_piece, name=self._name), dynamic=is_dynamic)
-            if not is_compiled(fn):
-                self._run = self._front.run
+            try:
+                self._front = Frontend(fn, functools.partial(make_piece, name=self._name), dynamic=is_dynamic)
+            except CHANGED as error:
+                self._off = f"{OWN}: {kind_and_line(error)}"
+            else:
+                self._run = fn if is_compiled(fn) else self._front.run
         self._pieces = Calls()
         """Calls in pieces, by reason."""
         self._shared = Shared(fn, self._run, self._front, self._name, options, buffers)
@@ -196,7 +202,7 @@ class Graphed:
         Args:
             calls: where to count it; one whose function has run is among the eager calls, or the replays, already.
         """
-        why = f"an error in gfxgraph itself: {kind_and_line(error)}"
+        why = f"{OWN}: {kind_and_line(error)}"
         process.log.debug("%s: %s", self._name, why, exc_info=error)
         calls[why] += 1
         self._n_own += not isinstance(error, RecursionError)  # which is an argument's doing
@@ -396,7 +402,7 @@ class Graphed:
             result, is_settled = self._the_faster(arena, entry, route, call)
         else:
             result = self._replay(arena, entry, route, call.tensors)
-        local.returned = call.kwargs, result, True
+        returned(call.kwargs, result, True)
         self._fast = self._fast_for(route, entry, call) if is_settled and self._is_trusted(entry) else never
         return result
 

@@ -335,7 +335,8 @@ def is_ours(error: Exception) -> bool:
     while traceback is not None:
         module = str(traceback.tb_frame.f_globals.get("__name__", ""))
         top = module.partition(".")[0]
-        if top != "gfxgraph" and top not in sys.stdlib_module_names and not module.startswith(torch_names.BELOW_US):
+        is_below = top in ("gfxgraph", "torch") or top in sys.stdlib_module_names
+        if not is_below or module.startswith(torch_names.CALLED_BY_PROGRAMS):
             return False
         traceback = traceback.tb_next
     return True

@@ -66,7 +66,11 @@ def _compile(state: Process, stock: Callable[..., Any], wrapper: Any, gm: object
     _say_once(state)
     with simulated.device():
         patches = {**asked, **safe, **simulated.settings()}
-        return inductor_hook.compile_with(MAX_GRAPHS, torch_names.compile_fx, gm, inputs, patches)
+        try:
+            return inductor_hook.compile_with(MAX_GRAPHS, torch_names.compile_fx, gm, inputs, patches)
+        except Exception as error:  # noqa: BLE001  # torch's own way decides whether the program sees it
+            log.debug("torch.compile without gfxgraph's graphs", exc_info=error)
+            return stock(wrapper, gm, inputs)
 
 
 def _safe_settings(state: Process, asked: Mapping[str, Any], config: Any) -> dict[str, Any]:

@@ -80,6 +80,9 @@ MOST_STATIC_TRACES = 4
 
 
 NOTHING_RETURNED = None, None, False
+OWN = "an error in gfxgraph itself"
+CHANGED = (AttributeError, ImportError, LookupError, NameError, TypeError)
+"""How code ends that meets another version of what it calls."""
 
 
 class _Local(threading.local):
@@ -122,6 +125,12 @@ class Calls(Counter[str]):
 WARM_UP = "warm-up"
 LEFT_TO_PYTHON = "Dynamo made no graph of this call"
 _counting = threading.Lock()
+
+
+def returned(kwargs: object, result: Any, is_counted: bool = False) -> Any:
+    """Note that the function of the call with these keyword arguments has run, in case we fail in what follows."""
+    local.returned = kwargs, result, is_counted
+    return result
 
 
 def is_traced_here() -> bool:
@@ -204,6 +213,14 @@ class Configured:
         self._torchdynamo_orig_callable = callback
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._trace(*args, **kwargs)
+        except CHANGED as error:  # Dynamo itself leaves out few; the frame runs as Python
+            if local.skipped is not None:
+                local.skipped.append(said(f"{type(error).__name__}: {error}"))
+            return torch_names.ConvertFrameReturn()
+
+    def _trace(self, *args: Any, **kwargs: Any) -> Any:
         front, known = self._owner(), torch_names.dynamo_config
         wanted = {**_CONFIG, **(_for_symbols(front) if front is not None and front.is_dynamic else {})}
         if args[0].f_code.co_name.startswith(_RESUMED):
@@ -588,35 +605,38 @@ class Frontend:
             finally:
                 local.found, local.skipped = before
                 local.is_tracing = was_tracing
-            new = [each for each in self._entries if not any(each is old for old in known_before)]
-            entry = new[-1] if new else self._not_run(self._given(args, kwargs))
-            if entry is None:
-                known = self.find(args, kwargs)
-                if known is not None:
-                    return result, known
-                failed = [counters["frames"][kind] - frames.get(kind, 0) for kind in ("total", "ok")]
-                # Torch 2.11 does not report skipping a frame that does nothing; it counts it as done.
-                is_idle = not found and counters["graph_break"] == breaks and failed[0] == failed[1]
-                why = skipped[0].splitlines()[0] if skipped else IDLE if is_idle else "Dynamo cannot trace it"
-                raise Untraceable(IDLE if "No ops traced" in why else why, result)
-            entry.has_world = True
-            broke = [why for why, n in counters["graph_break"].items() if n > breaks.get(why, 0)]
-            found = found if new and found else entry.found
-            with contextlib.ExitStack() as changes:
-                _leave_uncollected(changes)
-                world = self._world(entry.guards, found, broke, args, kwargs)
-            seen = [versions.before.get(id(t)) for t in world.tensors]
-            world.written = [each[0] for each in seen if each is not None and each[0]._version != each[1]]
-            if not world.why_pieces and any(
-                piece.draws_of_host for each, piece in self.graphs if any(each is one for one in found)
-            ):
-                world.why_pieces = "it draws random numbers on the host"
-            if not world.why_pieces and any(not t.is_cuda for t in world.written):
-                world.why_pieces = "it writes to a tensor on the host"
-            self.keeps = self.keeps or world.why_eager
-            self.worlds.append(world)
-            del self.worlds[:-MOST_WORLDS]
-            return result, world
+            try:
+                new = [each for each in self._entries if not any(each is old for old in known_before)]
+                entry = new[-1] if new else self._not_run(self._given(args, kwargs))
+                if entry is None:
+                    known = self.find(args, kwargs)
+                    if known is not None:
+                        return result, known
+                    failed = [counters["frames"][kind] - frames.get(kind, 0) for kind in ("total", "ok")]
+                    # Torch 2.11 does not report skipping a frame that does nothing; it counts it as done.
+                    is_idle = not found and counters["graph_break"] == breaks and failed[0] == failed[1]
+                    why = skipped[0].splitlines()[0] if skipped else IDLE if is_idle else "Dynamo cannot trace it"
+                    raise Untraceable(IDLE if "No ops traced" in why else why, result)
+                entry.has_world = True
+                broke = [why for why, n in counters["graph_break"].items() if n > breaks.get(why, 0)]
+                found = found if new and found else entry.found
+                with contextlib.ExitStack() as changes:
+                    _leave_uncollected(changes)
+                    world = self._world(entry.guards, found, broke, args, kwargs)
+                seen = [versions.before.get(id(t)) for t in world.tensors]
+                world.written = [each[0] for each in seen if each is not None and each[0]._version != each[1]]
+                if not world.why_pieces and any(
+                    piece.draws_of_host for each, piece in self.graphs if any(each is one for one in found)
+                ):
+                    world.why_pieces = "it draws random numbers on the host"
+                if not world.why_pieces and any(not t.is_cuda for t in world.written):
+                    world.why_pieces = "it writes to a tensor on the host"
+                self.keeps = self.keeps or world.why_eager
+                self.worlds.append(world)
+                del self.worlds[:-MOST_WORLDS]
+                return result, world
+            except CHANGED as error:
+                raise Untraceable(f"{OWN}: {type(error).__name__}: {error}", result) from error
 
     # -- inside ---------------------------------------------------------------------------------------
 

@@ -190,24 +190,30 @@ class Graphed:
                 local.returned = NOTHING_RETURNED
             return result
         except Exception as error:  # noqa: BLE001  # raised again unless it is our own
-            (ran, result, is_counted), local.returned = local.returned, NOTHING_RETURNED
-            if self._options.strict or not is_ours(error):
-                raise
-            self._count_own(error, self._slow_ways if is_counted and ran is kwargs else self._eager)
-        return result if ran is kwargs else self._fn(*args, **kwargs)
+            ran = self._despite(error, kwargs)
+        return ran[0] if ran else self._fn(*args, **kwargs)
 
-    def _count_own(self, error: Exception, calls: Counter[str]) -> None:
+    def _despite(self, error: Exception, kwargs: Kwargs) -> tuple[Any, ...]:
         """Count a call that an error of our own lines left; after a few of them, calls run eagerly at once.
 
-        Args:
-            calls: where to count it; one whose function has run is among the eager calls, or the replays, already.
+        Returns:
+            The result of the call's function, if that has run: else it must run now.
+
+        Raises:
+            the error, if it is the program's.
         """
+        (of, result, is_counted), local.returned = local.returned, NOTHING_RETURNED
+        if self._options.strict or not is_ours(error):
+            raise
+        has_run = of is kwargs
         why = f"{OWN}: {kind_and_line(error)}"
+        calls = self._slow_ways if is_counted and has_run else self._eager
         process.log.debug("%s: %s", self._name, why, exc_info=error)
         calls[why] += 1
         self._n_own += not isinstance(error, RecursionError)  # which is an argument's doing
         if self._n_own >= MOST_OWN:
             self._off = why
+        return (result,) if has_run else ()
 
     @unbroken
     def _slow(self, args: Args, kwargs: Kwargs) -> Any:

@@ -23,7 +23,7 @@ from torch.compiler import is_dynamo_compiling
 
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.signature import MISS
-from gfxgraph.callables.trace.dynamo import shield
+from gfxgraph.callables.trace.dynamo import NOTHING_RETURNED, local, shield
 
 OFFERED = ("stats", "explain", "graphs", "capture_all", "reset", "why_eager")
 """Names of ``Graphed`` that a graphed module has where the module has none of its own."""
@@ -48,8 +48,15 @@ class _GraphedModule(nn.Module):
         if is_dynamo_compiling():  # as in Graphed: the call becomes part of Dynamo's trace
             return super().__call__(*args, **kwargs)
         graphed = self._gfxgraph
-        result = graphed._fast(args, kwargs)
-        return result if result is not MISS else graphed._slow(args, kwargs)
+        try:
+            result = graphed._fast(args, kwargs)
+            if result is MISS:
+                result = graphed._slow(args, kwargs)
+                local.returned = NOTHING_RETURNED
+            return result
+        except Exception as error:  # noqa: BLE001  # raised again unless it is our own
+            ran = graphed._despite(error, kwargs)
+        return ran[0] if ran else graphed._fn(*args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
         return bool(plain(self) == plain(other))  # hooks are given the module itself, and may look it up

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gfxgraph import config
+from gfxgraph import config, torch_names
 from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters.adapter import Adapter, GraphedObject, OwnMethods
 from gfxgraph.config import Config
@@ -182,7 +182,9 @@ class GraphedProgram(GraphedObject):
             stream.wait_event(self._last[1])
         if self._fixed:
             theirs = [_bytes(params[name]) for name in self._fixed]
-            torch._foreach_copy_([ours[: len(view)] for ours, view in zip(self._fixed.values(), theirs)], theirs)
+            torch_names._foreach_copy_(
+                [ours[: len(view)] for ours, view in zip(self._fixed.values(), theirs)], theirs
+            )
         try:
             replay(captured.graph)
         except RunEagerly as failed:

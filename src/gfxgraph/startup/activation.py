@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from gfxgraph import _native, config
+from gfxgraph import _native, config, torch_names
 from gfxgraph.config import Activation, Config
 from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import ActivationError, ArgumentError, check_settings, member
@@ -36,7 +36,8 @@ def enable(
 ) -> None:
     """Replace ``torch.cuda.CUDAGraph`` by gfxgraph's class in this process.
 
-    Omitted arguments come from the environment. Calling it again with the same meaning does
+    Omitted arguments come from the environment. With a torch that lacks what captures need (``torch_names.py``) it
+    only warns. Calling it again with the same meaning does
     nothing, except that ``validate`` and ``debug``, if given, apply to graphs captured from then on.
 
     Args:
@@ -58,6 +59,8 @@ def enable(
     torch = _import_torch()  # first: where the environment asks, its import switches the bridge on
     with bridge.lock:
         state = process.current()
+        if bridge.is_whole and torch_names.off.get("capture"):
+            return
         if state is not None and bridge.is_whole:
             _refuse_other_settings(state.settings, settings)
             _take_up(state, settings, validate, debug)
@@ -85,7 +88,7 @@ def _take_back() -> None:
     from gfxgraph.capture.undo import Undo, repair
 
     bridge.is_whole = False
-    problems = Undo([*bridge.undo, repair]).take_back()
+    problems = Undo([*bridge.undo, *([] if torch_names.why_off("capture") else [repair])]).take_back()
     bridge.undo.clear()
     for problem in problems:
         raise problem
@@ -170,7 +173,8 @@ def _enable(torch: Any, settings: Config) -> None:
             restore = Replaced()
             bridge.undo.append(restore.undo)
             simulator.install(settings.simulate, undo=restore)
-        _put_in_place(torch, settings, platform)
+        if not torch_names.why_off("capture"):
+            _put_in_place(torch, settings, platform)
         bridge.is_whole = True
     except BaseException:
         disable()
@@ -185,8 +189,7 @@ def _import_torch() -> Any:
         import torch
     except ImportError as error:
         raise ActivationError("no_torch", python=sys.executable, quote=str(error)) from error
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if version < OLDEST_TORCH:
+    if torch_names.version() < OLDEST_TORCH:
         raise ActivationError(
             "torch_too_old", torch_version=torch.__version__, minimum=".".join(map(str, OLDEST_TORCH))
         )

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gfxgraph import torch_names
 from gfxgraph.callables.trace.watch import PACKAGES, Unwatchable, Watch, dict_of, is_users
 
 _ATTRIBUTE = re.compile(r"\.([A-Za-z_]\w*)$")
@@ -38,7 +39,7 @@ _FIXED = (
     int, float, complex, str, bytes, bool, types.NoneType, tuple, frozenset, range, slice, enum.Enum, types.CodeType,
     types.BuiltinFunctionType, types.MethodType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, types.MappingProxyType,
-    property, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch._ops.OpOverload,
+    property, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch_names.OpOverload,
 )  # fmt: skip
 """Types that cannot change in themselves; their contents are examined separately."""
 

@@ -9,6 +9,7 @@ import difflib
 import errno
 import os
 import posixpath
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -136,6 +137,10 @@ def _build(project: Project, found: list[FileFix]) -> None:
         found.append(FileFix(name, old, new, done, refused))
 
 
+# torch's headers have brought HIP's warpSize: a source that asks for the width thinks in the device's.
+_ASKS_WIDTH = re.compile(r"\bwarpSize\b|\bC10_WARP_SIZE\b")
+
+
 def _functions(project: Project, found: list[FileFix], archs: tuple[Arch, ...]) -> None:
     """A torch extension: what torch's hipify has no name for, as headers that the sources include under ROCm."""
     used: set[str] = set()
@@ -159,7 +164,9 @@ def _functions(project: Project, found: list[FileFix], archs: tuple[Arch, ...]) 
             if name not in project.own_names and _is_reached(file, line, archs, project)
         }
         near = posixpath.relpath(compat.FOLDER, posixpath.dirname(path) or ".")
-        define = f'#if defined(USE_ROCM) && defined(__HIPCC__)\n#include "{near}/{compat.FUNCTIONS}"\n#endif\n'
+        native = "#define GFXGRAPH_NATIVE_WARP\n" if _ASKS_WIDTH.search(text) else ""
+        include = f'{native}#include "{near}/{compat.FUNCTIONS}"'
+        define = f"#if defined(USE_ROCM) && defined(__HIPCC__)\n{include}\n#endif\n"
         edits = [Edit(1, 0, "", "GFX211", define=define)] if lacking and define not in text else []
         for header, line in file.includes():
             if header in compat.WRITTEN and _is_reached(file, line, archs, project):
@@ -172,7 +179,7 @@ def _functions(project: Project, found: list[FileFix], archs: tuple[Arch, ...]) 
             made.old, made.new = made.old or text, apply_cpp(text, edits)
             made.applied += edits
             found += [made] if made not in found else []
-    headers = {compat.FUNCTIONS: compat.functions(used), **compat.written(written)}
+    headers = {**compat.functions(used), **compat.written(written)}
     for name, text in headers.items():
         place = f"{compat.FOLDER}/{name}"
         now = _now(project.root, FileFix(place, "", ""))

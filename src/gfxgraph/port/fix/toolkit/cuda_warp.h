@@ -9,21 +9,19 @@
 #ifndef HIP_ENABLE_WARP_SYNC_BUILTINS
 #define HIP_ENABLE_WARP_SYNC_BUILTINS 1  // votes of cooperative groups
 #endif
-#if !defined(HIP_INCLUDE_HIP_HIP_RUNTIME_H) && !defined(GFXGRAPH_NATIVE_WARP)
+#if defined(__HIPCC__) && !defined(HIP_INCLUDE_HIP_HIP_RUNTIME_H) && !defined(GFXGRAPH_NATIVE_WARP)
+#define CUDA_WARP_NAMED 1
 #define warpSize cuda_to_hip_wavefront  // HIP's own; hipDeviceProp_t, above, keeps its member
+#endif
 #include <hip/hip_runtime.h>
+#if defined(__HIPCC__)
 #include <hip/hip_bf16.h>
 #include <hip/hip_cooperative_groups.h>
 #include <hip/hip_fp16.h>
+#ifdef CUDA_WARP_NAMED
 #undef warpSize
 constexpr int warpSize = 32;
-#else
-#include <hip/hip_runtime.h>
-#include <hip/hip_bf16.h>
-#include <hip/hip_cooperative_groups.h>
-#include <hip/hip_fp16.h>
 #endif
-#if defined(__HIPCC__)
 
 #ifdef GFXGRAPH_NATIVE_WARP
 typedef unsigned long long cuda_warp_mask;

@@ -133,13 +133,14 @@ a: a.cu b.cpp
     },
     "device_compile": {
         "Makefile": """NVCC = /usr/local/cuda/bin/nvcc
+TOOLKIT ?= /usr/local/cuda
 OBJECTS = a.o b.o c.o
 a: $(OBJECTS)
 	$(NVCC) -arch=sm_70 $^ -o $@
 %.o: %.cu
 	$(NVCC) -arch=sm_70 -dc $< -o $@
 %.o: %.cpp
-	$(CXX) -I/usr/local/cuda/include -c $< -o $@
+	$(CXX) -I$(TOOLKIT)/include -c $< -o $@
 """, **_THREE,
     },
     "makefile_below": {

@@ -41,17 +41,24 @@ def _archs(spec: str | None) -> tuple[str, ...]:
 @LANG
 @JSON
 @COMMANDS
+@click.option("--real", is_flag=True, help="Then run the project's own build, in a copy: configure, compile, link.")
 @click.option("--limit", type=click.IntRange(min=0), default=40, show_default=True, help="Findings shown; 0 for all.")
 @_contract.quietly
-def build_command(path: str, arch: str | None, lang: str, as_json: bool, commands: str | None, limit: int) -> None:
+def build_command(
+    path: str, arch: str | None, lang: str, as_json: bool, commands: str | None, real: bool, limit: int
+) -> None:
     """Compile every translation unit for AMD GPUs, and list what the compiler refuses.
 
     Host and device, for one architecture of wave 32 and one of wave 64 unless --arch says otherwise. Nothing is
-    linked or written in PATH. Exit status: 0 every unit compiles, 1 some do not, 2 it could not run.
+    written in PATH. With --real the project's build runs as well, with all that it executes, and decides.
+
+    Exit status: 0 every unit compiles (with --real: the build links), 1 not so, or a unit could not be judged, 2 it
+    could not run.
     """
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port import hipify
     from gfxgraph.port.build import findings
+    from gfxgraph.port.build import real as building
     from gfxgraph.port.build.compiler import find_compiler
     from gfxgraph.port.build.judge import judge
     from gfxgraph.port.facts import gather
@@ -69,7 +76,8 @@ def build_command(path: str, arch: str | None, lang: str, as_json: bool, command
                 path, compiler, hipify.load(), archs=targets, commands=commands,
                 is_torch=project.has_torch_extension, progress=shown.update,
             )  # fmt: skip
-            data = findings.as_json(path, verdict, lang)
+            outcome = building.build(path, project, hipify.load(), archs=targets) if real else None
+            data = findings.as_json(path, verdict, lang, outcome)
     except (hipify.NoHipifyError, OSError, ValueError) as error:
         fail(error)
     if not verdict.states:
@@ -78,7 +86,8 @@ def build_command(path: str, arch: str | None, lang: str, as_json: bool, command
         click.echo(json.dumps(data, indent=1, ensure_ascii=False))
     else:
         _show(verdict, data, limit)
-    sys.exit(_contract.OK if verdict.count("fails") == 0 else _contract.FOUND)
+    is_good = verdict.count("compiles") == len(verdict.states) if outcome is None else outcome.is_linked
+    sys.exit(_contract.OK if is_good else _contract.FOUND)
 
 
 _NO_COMPILER = (
@@ -98,6 +107,13 @@ def _show(verdict: Verdict, data: dict[str, Any], limit: int) -> None:
     click.echo(_summary(verdict))
     for name, units in verdict.headers.items():
         click.echo(f"missing on this machine: {name} ({len(units)} units)")
+    if (real := data["real"]) is not None:
+        for line in real["commands"]:
+            click.echo(f"ran {line}")
+        for unit in real["units_not_built"]:
+            click.echo(f"not part of the build: {unit}")
+        made = ", ".join(real["made"][:8]) + (" ..." if len(real["made"]) > 8 else "")
+        click.echo(f"the build links: {made}" if real["links"] else f"the build fails at: {real['failed'] or 'its end'}")
 
 
 def _summary(verdict: Verdict) -> str:

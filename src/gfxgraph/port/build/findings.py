@@ -12,6 +12,7 @@ from typing import Any
 
 from gfxgraph.port.archs import select
 from gfxgraph.port.build.judge import CompilerFinding, Verdict
+from gfxgraph.port.build.real import BuildOutcome
 from gfxgraph.port.engine import audit_file
 from gfxgraph.port.facts import gather
 from gfxgraph.port.fix import compiled
@@ -32,27 +33,34 @@ _DO = {
     "missing header": "install what has this header, or configure the build that makes it; the code is not at fault",
     "no such library": "take AMD's library where there is one; else leave the unit out of the HIP build, or put what "
                        "needs the library behind #ifndef USE_HIP",
+    "does not configure": "what the build asks for is not there: give it, or take the other way behind USE_HIP",
+    "does not link": "link the library that has the symbol, or compile the unit that defines it into this target",
+    "not built": "find the condition that keeps the GPU sources out of the build, and let USE_HIP pass it",
     "unchecked": "check the hipError_t, or cast it to void where a failure is of no consequence",
 }  # fmt: skip
 
 
-def as_json(root: str, verdict: Verdict, lang: str = "en") -> dict[str, Any]:
-    """The verdict as plain data."""
-    explained = _explained(root, verdict)
+def as_json(root: str, verdict: Verdict, lang: str = "en", real: BuildOutcome | None = None) -> dict[str, Any]:
+    """The verdict as plain data; errors of the project's build stand with the compiler's, each once."""
+    left = list(verdict.left)
+    known = {(x.path, x.line, x.text) for x in left}
+    left += [x for x in real.left if (x.path, x.line, x.text) not in known] if real is not None else []
+    explained = _explained(root, left)
     return {
         "schema": SCHEMA,
         "targets": list(verdict.archs),
         **verdict.as_json(),
         "states": verdict.states,
         "headers_this_machine_lacks": {name: len(units) for name, units in verdict.headers.items()},
-        "findings": [_row(left, explained.get((left.path, left.line)), lang) for left in verdict.left],
+        "findings": [_row(x, explained.get((x.path, x.line)), lang) for x in left],
+        "real": real.as_json() if real is not None else None,
         "skipped": [{"path": path, "reason": why} for path, why in verdict.skipped],
     }
 
 
-def _explained(root: str, verdict: Verdict) -> dict[tuple[str, int], Finding]:
+def _explained(root: str, left: list[CompilerFinding]) -> dict[tuple[str, int], Finding]:
     """Findings of the rules at the lines that do not compile."""
-    wanted = {left.path for left in verdict.left if left.kind != "missing header" and not os.path.isabs(left.path)}
+    wanted = {x.path for x in left if x.kind != "missing header" and not os.path.isabs(x.path)}
     if not wanted:
         return {}
     project = discover(root)

@@ -127,6 +127,7 @@ def _summary(verdict: Verdict) -> str:
 @ARCH
 @click.option("--unsafe", is_flag=True, help="Also make edits that ask for a look, each with what to check.")
 @click.option("--loop", "loops", is_flag=True, help="Compile, fix what the compiler names, and repeat.")
+@click.option("--real", is_flag=True, help="With --loop: also run the project's build, and answer what it says.")
 @click.option("--dry-run", is_flag=True, help="Print the patch and write nothing.")
 @click.option("--apply", "apply_", is_flag=True, help="Edit the files instead of writing a patch.")
 @click.option(
@@ -148,6 +149,7 @@ def fix_command(
     arch: str | None,
     unsafe: bool,
     loops: bool,
+    real: bool,
     dry_run: bool,
     apply_: bool,
     output: str,
@@ -163,6 +165,8 @@ def fix_command(
 
     Exit status: 0 done, 1 some edits were refused, 2 it could not run.
     """
+    if real and not loops:
+        fail("--real is for --loop")
     _refuse_conflicts(ctx, apply_, dry_run, hipify_to, loops, commands)
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.fix import run
@@ -170,7 +174,7 @@ def fix_command(
     if hipify_to is not None:
         _copy(path, hipify_to)
         path, apply_ = hipify_to, True
-    fixes, outcome = _fixes(path, arch, unsafe, loops, commands, translates=hipify_to is not None)
+    fixes, outcome = _fixes(path, arch, unsafe, loops, commands, translates=hipify_to is not None, real=real)
     patch = "".join(f.patch() for f in fixes if f.new != f.old)
     edited = [] if dry_run else _write(path, fixes, None if apply_ else output, patch)
     left = run.left_over(path, fixes, archs_of(arch)) if not dry_run else []
@@ -196,7 +200,7 @@ def fix_command(
 
 
 def _fixes(
-    path: str, arch: str | None, unsafe: bool, loops: bool, commands: str | None, *, translates: bool
+    path: str, arch: str | None, unsafe: bool, loops: bool, commands: str | None, *, translates: bool, real: bool
 ) -> tuple[list[FileFix], LoopOutcome]:
     """The edits, by the rules alone or with the compiler."""
     # lazily: the parsers are an extra, and help must be there without them
@@ -216,7 +220,7 @@ def _fixes(
                 return (fixes := run.fix(path, unsafe=unsafe, archs=targets)), LoopOutcome(fixes)
             outcome = loop(
                 path, compiler, unsafe=unsafe, translates=translates, targets=targets, archs=_archs(arch),
-                commands=commands, progress=lambda _stage, n, of: shown.update(n, of),
+                commands=commands, real=real, progress=lambda _stage, n, of: shown.update(n, of),
             )  # fmt: skip
             return outcome.fixes, outcome
     except (AuditError, NoHipifyError, OSError, ValueError) as error:
@@ -259,6 +263,7 @@ def _counts(fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome) ->
         "check": [{"rule": r, "count": n, "needs": needs} for (r, needs), n in _preconditions(fixes).items()],
         "left": [{"rule": e.rule, "code": e.code, "count": e.count, "reason": e.reason} for e in left],
         "units": _stages(outcome) or None,
+        "real": outcome.real.as_json() if outcome.real is not None else None,
     }
 
 
@@ -282,6 +287,8 @@ def _tell(path: str, fixes: list[FileFix], left: Sequence[Left], outcome: LoopOu
             click.echo(f"build {line}", err=True)
     for name, stage in _stages(outcome).items():
         click.echo(f"units {name}: {stage['compile']} of {stage['units']} compile", err=True)
+    if outcome.real is not None:
+        click.echo(f"real build: {'links' if outcome.real.is_linked else 'does not link'}", err=True)
 
 
 def _stages(outcome: LoopOutcome) -> dict[str, dict[str, object]]:

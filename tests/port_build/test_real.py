@@ -11,10 +11,11 @@ from click.testing import CliRunner
 
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
-from gfxgraph.cli.port import command
-from gfxgraph.port.build.compiler import find_compiler
 from tests.port_build.idioms import HOST, IDIOMS, KERNEL
 from tests.unit.port.conftest import write
+
+from gfxgraph.cli.port import command
+from gfxgraph.port.build.compiler import find_compiler
 
 pytestmark = [
     pytest.mark.skipif(find_compiler() is None, reason="neither hipcc nor clang++ with HIP is on the PATH"),

@@ -113,7 +113,9 @@ def _show(verdict: Verdict, data: dict[str, Any], limit: int) -> None:
         for unit in real["units_not_built"]:
             click.echo(f"not part of the build: {unit}")
         made = ", ".join(real["made"][:8]) + (" ..." if len(real["made"]) > 8 else "")
-        click.echo(f"the build links: {made}" if real["links"] else f"the build fails at: {real['failed'] or 'its end'}")
+        click.echo(
+            f"the build links: {made}" if real["links"] else f"the build fails at: {real['failed'] or 'its end'}"
+        )
 
 
 def _summary(verdict: Verdict) -> str:

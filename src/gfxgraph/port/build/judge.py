@@ -215,7 +215,7 @@ def _unit(
 
 
 def place_in(d: Diagnostic, base: str) -> Diagnostic:
-    """A diagnostic at its place in the repository: one in a header of the system where the repository asked for it."""
+    """A diagnostic at its place in the repository; one of a header of the system where that was asked for."""
 
     def local(path: str) -> str:
         return os.path.relpath(path, base) if path.startswith(base + os.sep) else path

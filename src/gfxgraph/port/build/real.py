@@ -32,11 +32,16 @@ _MOST_OUTPUT = 32_000_000
 _TAIL = 40
 _LINKER = re.compile(
     r"undefined (?:hidden |protected )?symbol: (?P<lld>.+)$|undefined reference to [`'](?P<bfd>.+)'|"
-    r"(?:cannot find|unable to find library) (?P<lib>-l\S+)|lld: error: (?P<other>.+)$|multiple definition of [`'](?P<twice>.+?)'"
+    r"(?:cannot find|unable to find library) (?P<lib>-l\S+)|lld: error: (?P<other>.+)$|"
+    r"multiple definition of [`'](?P<twice>.+?)'"
 )
 _REFERENCED = re.compile(r"(?:>>> referenced by |^|: )([\w./+-]{1,300}\.(?:cu|cuh|cpp|cc|cxx|c|hip|hpp|h|C))\b")
-_CMAKE = re.compile(r"^CMake Error(?: at (?P<path>[^:\n]{1,300}):(?P<line>\d{1,7}) \((?P<command>\w+)\))?:(?P<rest>.*)$")
-_MAKE = re.compile(r"^\w*make(?:\[\d+\])?: \*\*\* (?P<text>No rule to make target.*|.*[Ss]top\.|.*missing separator.*)")
+_CMAKE = re.compile(
+    r"^CMake Error(?: at (?P<path>[^:\n]{1,300}):(?P<line>\d{1,7}) \((?P<command>\w+)\))?:(?P<rest>.*)$"
+)
+_MAKE = re.compile(
+    r"^\w*make(?:\[\d+\])?: \*\*\* (?P<text>No rule to make target.*|.*[Ss]top\.|.*missing separator.*)"
+)
 _ABSENT = re.compile(r"(?:sh|bash)(?:: line)?:? ?\d*: (?P<name>[\w./+-]{1,200}): (?:command )?not found")
 _GCC_ABSENT = re.compile(r"^(?P<name>\S{1,300}): No such file or directory$")
 _FOLDER = re.compile(r"^\w*make(?:\[\d+\])?: Entering directory '(?P<path>[^']+)'")
@@ -109,7 +114,9 @@ def build(root: str, project: Project, hipify: Hipify, *, archs: tuple[str, ...]
         units = [u.path for u in units_of(read_tree(tree)) if not u.path.startswith(f"{HOME}/")]
         done.unbuilt = [u for u in units if not re.search(rf"(?<![\w-]){re.escape(os.path.basename(u))}\b", said)]
         if done.stage and not any(x.kind != "unchecked" for x in done.left):
-            done.left.append(_finding("does not link" if done.made else "does not configure", steps[0], done.tail[-1:]))
+            done.left.append(
+                _finding("does not link" if done.made else "does not configure", steps[0], done.tail[-1:])
+            )
         if not done.stage and units and len(done.unbuilt) == len(units):
             why = "the build ended well and compiled no unit of CUDA's: it took a path without a GPU"
             done.left.insert(0, _finding("not built", steps[0], [why]))
@@ -145,7 +152,9 @@ def _steps(tree: str, made: str, project: Project, archs: tuple[str, ...]) -> li
         toolkit = (f"NVCC={tree}/{HOME}/bin/nvcc", f"CUDA_HOME={tree}/{HOME}")
         return [_Step("configure", tree, ("sh", "./configure", *toolkit)), _Step("build", tree, make)]
     if makes:
-        return [_Step("build", os.path.join(tree, os.path.dirname(makes[0])), (*make, "-f", os.path.basename(makes[0])))]
+        return [
+            _Step("build", os.path.join(tree, os.path.dirname(makes[0])), (*make, "-f", os.path.basename(makes[0])))
+        ]
     if has("meson.build"):
         return [
             _Step("configure", tree, ("meson", "setup", made, tree)),
@@ -157,16 +166,14 @@ def _steps(tree: str, made: str, project: Project, archs: tuple[str, ...]) -> li
 def _run(step: _Step, tree: str, archs: tuple[str, ...]) -> tuple[int, str]:
     """One command of the build, with the toolkit folder in the environment; its status and all that it said."""
     home = os.path.join(tree, HOME)
-    environment = {
-        **os.environ, "USE_HIP": "1", "HIP_ARCHITECTURES": ",".join(archs), "PYTORCH_ROCM_ARCH": ";".join(archs),
-        "CUDA_HOME": home, "CUDA_PATH": home, "PATH": f"{home}/bin{os.pathsep}{os.environ.get('PATH', '')}",
-        "LC_ALL": "C", "CLICOLOR": "0", "NO_COLOR": "1",
-    }  # fmt: skip
-    if not os.path.isdir(home):
-        environment = {k: v for k, v in environment.items() if k not in ("CUDA_HOME", "CUDA_PATH")}
+    toolkit = [f"CUDA_HOME={home}", f"CUDA_PATH={home}"] if os.path.isdir(home) else []
+    given = [
+        "USE_HIP=1", f"HIP_ARCHITECTURES={','.join(archs)}", f"PYTORCH_ROCM_ARCH={';'.join(archs)}", "LC_ALL=C", *toolkit
+    ]  # fmt: skip
+    words = ["/bin/sh", "-c", 'PATH="$0:$PATH"; export PATH; exec "$@"', f"{home}/bin", "env", *given, *step.words]
     try:
         process = subprocess.Popen(
-            step.words, cwd=step.folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            words, cwd=step.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     except OSError as error:
@@ -212,8 +219,7 @@ def _findings(said: str, tree: str, made: str, hipify: Hipify) -> list[CompilerF
             path = os.path.join(tree, match["path"] or "CMakeLists.txt")
             add("does not configure", Diagnostic(path, int(match["line"] or 1), 1, "error", text))
         elif match := _MAKE.match(row):
-            if "No rule" in row or "separator" in row:
-                add("does not configure", Diagnostic(os.path.join(folder, "Makefile"), 1, 1, "error", match["text"]))
+            add("does not configure", Diagnostic(os.path.join(folder, "Makefile"), 1, 1, "error", match["text"]))
         elif match := _ABSENT.search(row):
             add("does not configure", Diagnostic(os.path.join(folder, "Makefile"), 1, 1, "error", match[0]))
         elif match := _LINKER.search(row):

@@ -63,7 +63,9 @@ def headers(project: Project, tree: Tree, hipify: Hipify) -> dict[str, str]:
     ):
         found[f"{HOME}/{place}"] = (toolkit / name).read_text("utf-8")
     named = outside | {_text(project, s.path) for s in project.sources if s.kind == "cmake"}
-    wanted = [n for n in _LIBRARIES if n != "cuda" and any(re.search(rf"(?i)(?<![a-z]){n}(?![a-z])", t) for t in named)]
+    wanted = [
+        n for n in _LIBRARIES if n != "cuda" and any(re.search(rf"(?i)(?<![a-z]){n}(?![a-z])", t) for t in named)
+    ]
     cmake = f"{HOME}/hip.cmake"
     found[cmake] = found[cmake].replace("@WANTED@", "|".join(wanted) or "none")
     return {**found, **library_of}
@@ -94,7 +96,7 @@ def edits(project: Project) -> list[tuple[str, str, str, list[Edit], list[EditRe
         done, refused = how(source.path, text) if "Latin" not in note else ([], [])
         new = apply_lines(text, done) if done else text
         if done and source.kind == "cmake" and not (verdict := gate.check_cmake(text, new)).passes:
-            done, refused, new = [], [EditRefusal(done[0].line, verdict.reason, "GFX405")], text
+            done, refused, new = [], [EditRefusal(done[0].line, verdict.reason, "build")], text
         if done or refused:
             found.append((source.path, text, new, done, refused))
     return found
@@ -131,7 +133,7 @@ def _make(path: str, text: str) -> tuple[list[Edit], list[EditRefusal]]:
     if done and done[0].line == 1:
         done[0] = replace(done[0], text=f"{head}\n{done[0].text}")
     else:
-        done.insert(0, Edit(1, 0, f"{head}\n{first}", last_line=1, rule="GFX405"))
+        done.insert(0, Edit(1, 0, f"{head}\n{first}", last_line=1, rule="build"))
     return done, refused
 
 
@@ -156,7 +158,7 @@ def _recipe(path: str, text: str) -> tuple[list[Edit], list[EditRefusal]]:
             EditRefusal(
                 line,
                 f"no edit: run this build with {variable} set to {HOME}, which stands in for the toolkit",
-                "GFX405",
+                "build",
             )
         ]
     return [], []
@@ -184,7 +186,7 @@ def _assignments(
             continue
         done.append(
             Edit(
-                number, 0, f"{row}\n{gated(match['name'], instead, match['indent'])}", last_line=number, rule="GFX405"
+                number, 0, f"{row}\n{gated(match['name'], instead, match['indent'])}", last_line=number, rule="build"
             )
         )
     return done, []

@@ -31,8 +31,8 @@ def fix_project(f: TextFile) -> Edit | EditRefusal | None:
     home = f'"${{CMAKE_CURRENT_SOURCE_DIR}}/{"../" * f.path.count("/")}{HOME}/hip.cmake"'
     below = f"if(USE_HIP)\n  include({home})\nendif()"
     if not _LANGUAGE.search(entry.text):
-        return Edit(first, 0, "\n".join([*rows, OPTION, below]), last_line=last, needs=NEEDS, rule="GFX405")
+        return Edit(first, 0, "\n".join([*rows, OPTION, below]), last_line=last, needs=NEEDS, rule="build")
     old = [f"  {row}" if row.strip() else row for row in rows]
     hip = [_LANGUAGE.sub("HIP", row) for row in old]
     new = [OPTION, "if(USE_HIP)", *hip, "else()", *old, "endif()", below]
-    return Edit(first, 0, "\n".join(new), last_line=last, needs=NEEDS, rule="GFX405")
+    return Edit(first, 0, "\n".join(new), last_line=last, needs=NEEDS, rule="build")

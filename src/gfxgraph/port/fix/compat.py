@@ -56,7 +56,10 @@ _BESIDE = {
     "cusolver_common.h": "hipsolver/hipsolver.h",
 }  # fmt: skip
 WRITTEN = {"cooperative_groups/reduce.h": "cooperative_reduce.h"}  # headers that HIP lacks, and ours
-_AS_ONE = {"hipcub/hipcub.hpp": "cub_to_hip.h", "hipblas/hipblas.h": "cublas_to_hip.h"}  # HIP's headers, told CUDA's ways
+_AS_ONE = {
+    "hipcub/hipcub.hpp": "cub_to_hip.h",
+    "hipblas/hipblas.h": "cublas_to_hip.h",
+}  # HIP's headers, told CUDA's ways
 _ALWAYS = ("cuda_warp.h", "cuda_calls.h")
 _OWNED = re.compile(r"(?:cu|CU|nv|NV|__nv|nccl)")  # the tables also know names that ROCm's own headers use
 STANDING_IN = _IN_RUNTIME | _BESIDE.keys()
@@ -115,9 +118,8 @@ def headers(words: Iterable[str], includes: Iterable[str], hipify: Hipify) -> di
             files[name], files[one] = _file([f'#include "{_up(name)}{one}"']), _packaged(one)
         elif hip or name.startswith("thrust/"):
             meant = f"#include <{hip}>" if hip else f"#include_next <{name}>"
-            files[name] = _file([
-                f'#include "{_up(name)}{MAIN}"', f'#include "{_up(name)}{_OFF}"', meant, f'#include "{_up(name)}{_ON}"',
-            ])  # fmt: skip
+            first, off, on = (f'#include "{_up(name)}{ours}"' for ours in (MAIN, _OFF, _ON))
+            files[name] = _file([first, off, meant, on])
     # HIP's libraries call functions by the names that CUDA's are given here.
     files[_OFF] = "".join(f'#pragma push_macro("{w}")\n#undef {w}\n' for w in used) or "// no names\n"
     files[_ON] = "".join(f'#pragma pop_macro("{w}")\n' for w in used) or "// no names\n"

@@ -1,7 +1,7 @@
 """Fix, compile, and fix what the compiler names, until nothing changes; or give the sources HIP's names.
 
 It works on a copy of the tree; what comes out is the same list of edits that `run.fix` makes, without those by which
-a unit stops compiling. With ``real`` the project's own build is asked as well, once every answer of the compiler's is in.
+a unit stops compiling. With ``real`` the project's own build is asked as well, once the compiler has no answer left.
 
 Enters: a repository and a compiler.
 Stays out: the repository itself, which only `run.write_all` changes.

@@ -98,7 +98,7 @@ def translated(path: str, sources: list[str], hipify: Hipify) -> list[FileFix]:
         old = read_inside(path, name, MAX_READ).decode("utf-8", "surrogateescape")
         new = hipify.translate(old)
         if new != old and not name.startswith(f"{HOME}/"):
-            found.append(FileFix(name, old, new, [Edit(1, 0, "", "GFX201")]))
+            found.append(FileFix(name, old, new, [Edit(1, 0, "", "stand-in")]))
     return found
 
 
@@ -124,7 +124,7 @@ def _build(project: Project, found: list[FileFix]) -> None:
         now = _now(project.root, FileFix(name, "", ""))
         if now != _bytes(text):
             old = "" if now is None else now.decode("utf-8", "surrogateescape")
-            edit = Edit(1, 0, "", "GFX201")
+            edit = Edit(1, 0, "", "stand-in")
             found.append(
                 FileFix(name, old, text, [edit], [], answers, is_executable=name == is_executable, is_new=now is None)
             )
@@ -167,12 +167,12 @@ def _functions(project: Project, found: list[FileFix], archs: tuple[Arch, ...]) 
         native = "#define GFXGRAPH_NATIVE_WARP\n" if _ASKS_WIDTH.search(text) else ""
         include = f'{native}#include "{near}/{compat.FUNCTIONS}"'
         define = f"#if defined(USE_ROCM) && defined(__HIPCC__)\n{include}\n#endif\n"
-        edits = [Edit(1, 0, "", "GFX211", define=define)] if lacking and define not in text else []
+        edits = [Edit(1, 0, "", "stand-in", define=define)] if lacking and define not in text else []
         for header, line in file.includes():
             if header in compat.WRITTEN and _is_reached(file, line, archs, project):
                 row, ours = file.line_text(line), f'#include "{near}/{header}"'
                 gated = "\n".join(["#if defined(USE_ROCM)", ours, "#else", row, "#endif"])
-                edits.append(Edit(line, 0, gated, "GFX211", last_line=line))
+                edits.append(Edit(line, 0, gated, "stand-in", last_line=line))
                 written.add(header)
         used |= lacking
         if edits:
@@ -185,7 +185,7 @@ def _functions(project: Project, found: list[FileFix], archs: tuple[Arch, ...]) 
         now = _now(project.root, FileFix(place, "", ""))
         if text and now != _bytes(text):
             old = (now or b"").decode("utf-8", "surrogateescape")
-            found.append(FileFix(place, old, text, [Edit(1, 0, "", "GFX211")], is_new=now is None))
+            found.append(FileFix(place, old, text, [Edit(1, 0, "", "stand-in")], is_new=now is None))
 
 
 def _is_reached(file: CppFile, line: int, archs: tuple[Arch, ...], project: Project) -> bool:

@@ -32,7 +32,7 @@ _GIT_S = 10
 HOME = "hip_compat"  # the folder that `port fix` writes: it is AMD's, and nothing in it is left to port
 # What the folder answers: CUDA's toolkit, its warps of 32 lanes, its versions and the flags of nvcc.
 ANSWERED_BY_HOME = frozenset(
-    {"no-amd-build", "warp-size-32", "warp-sized-array"}
+    {"no-amd-build", "warp-size-32"}
 )  # fmt: skip
 _SKIP_DIRS = frozenset(
     {HOME, ".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".nox", "site-packages",

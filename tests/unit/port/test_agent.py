@@ -1,93 +1,19 @@
-"""The strategy, the order of the edits, the document for porting agents and its gate; training in `verify`."""
+"""Impacts of the rules; golden vectors and training in `verify`."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
-from gfxgraph.cli.port import command
-from gfxgraph.port.audit import audit
-from gfxgraph.port.facts import gather
 from gfxgraph.port.impact import Impact, impact_of
-from gfxgraph.port.project import discover
-from gfxgraph.port.strategy import PortingRoute, choose, stages
-from tests.unit.port.conftest import write
-
-CPP = "#include <cuda_runtime.h>\nvoid f() { cudaMalloc(&p, 3); }\n"
-KERNEL = "__global__ void k(float* o) { o[0] = __shfl_xor_sync(0xffffffff, o[0], 1); }\n"
-SETUP = "from torch.utils.cpp_extension import CUDAExtension\nCUDAExtension('m', ['k.cu'])\n"
-PTX = '__global__ void p() { asm volatile("cp.async.wait_all;"); }\n'
-
-
-@pytest.mark.parametrize(
-    ("files", "way"),
-    [
-        ({"a.cpp": CPP, "k.cu": KERNEL, "CMakeLists.txt": "project(x LANGUAGES CXX CUDA)\n"}, PortingRoute.HEADER),
-        ({"setup.py": SETUP, "k.cu": KERNEL}, PortingRoute.HIPIFY),
-        ({"k.cu": KERNEL, "Makefile": "hip:\n\thipcc k.cu\n"}, PortingRoute.EXISTING),
-        ({"a.cu": PTX, "b.cu": PTX, "setup.py": SETUP}, PortingRoute.DUAL),
-        ({"m.py": "import triton\n\nC = triton.Config({}, num_warps=32)\n"}, PortingRoute.TRITON),
-        ({"m.py": "import torch\n"}, PortingRoute.NONE),
-    ],
-)
-def test_the_way_follows_from_the_repository(tmp_path: Path, files: dict[str, str], way: PortingRoute) -> None:
-    """What builds the sources, and how much has no counterpart, decides; the reasons say so in both languages."""
-    write(tmp_path, files)
-    project = discover(str(tmp_path))
-    gather(project)
-    chosen = choose(audit(str(tmp_path), jobs=1), project)
-    assert chosen.way is way
-    assert chosen.reasons and all(en and zh and en != zh for en, zh in chosen.reasons)
-
-
-def test_stages_hold_every_finding_once(tmp_path: Path) -> None:
-    """Packages, build, what stops, what is silently wrong, what is slow, names."""
-    text = "import torch\n\ntorch.backends.cuda.matmul.allow_tf32 = True\n"
-    files = {"a.cpp": CPP, "k.cu": KERNEL + PTX, "CMakeLists.txt": "project(x LANGUAGES CXX CUDA)\n", "m.py": text}
-    write(tmp_path, files)
-    findings = audit(str(tmp_path), jobs=1).findings
-    made = stages(findings)
-    assert sum(s.count for s in made) == len(findings)
-    assert set(made[0].codes) == {"inline-ptx", "no-amd-build"}
-    plan = CliRunner().invoke(command, ["plan", str(tmp_path)]).output
-    assert "what stops the compiler" in plan
 
 
 def test_the_impact_is_the_rules() -> None:
     """What a finding does to a port is stated by its rule."""
     assert impact_of("inline-ptx") is Impact.BREAKS and impact_of("warp-size-32") is Impact.SILENT
-
-
-def test_agent_document_and_gate(tmp_path: Path) -> None:
-    """The document ranks findings; the gate passes when nothing that breaks is left but what is accepted."""
-    root = tmp_path / "repo"
-    gate = "import torch\n\ncap = torch.cuda.get_device_capability()\nassert cap >= (9, 0)\nold = cap < (9, 0)\n"
-    write(root, {"m.py": gate, "a.cpp": CPP})
-    cli, saved = CliRunner(), tmp_path / "port.json"
-    done = cli.invoke(command, ["agent", str(root), "--json"])
-    data = json.loads(done.output)
-    assert done.exit_code == 0
-    assert [w["impact"] for w in data["work"]] == ["breaks", "silent"]
-    saved.write_text(done.output)
-    assert cli.invoke(command, ["agent", str(root), "--gate", str(saved)]).exit_code == 1
-    cli.invoke(command, ["fix", str(root), "--unsafe", "--apply"])
-    half = json.loads(cli.invoke(command, ["agent", str(root), "--gate", str(saved)]).output)
-    assert not half["passed"] and [f["lines"] for f in half["left"]] == [[3, 5]] and not half["new"]
-    data["gate"]["accepted"] = {half["left"][0]["fingerprint"]: "no AMD GPU is older"}
-    saved.write_text(json.dumps(data))
-    passed = cli.invoke(command, ["agent", str(root), "--gate", str(saved)])
-    assert passed.exit_code == 0 and json.loads(passed.output)["accepted"] == 1
-    (root / "new.cu").write_text("__device__ int lane = threadIdx.x & 31; // __shfl\n#include <mma.h>\n")
-    assert json.loads(cli.invoke(command, ["agent", str(root), "--gate", str(saved)]).output)["new"]
-    for wrong in ({}, {**data, "work": [None]}, {**data, "work": [{}]}, {**data, "gate": None}):
-        saved.write_text(json.dumps(wrong))
-        refused = cli.invoke(command, ["agent", str(root), "--gate", str(saved)])
-        assert refused.exit_code == 2 and "not a document of" in refused.output + str(refused.exception)
 
 
 MODEL = """import torch

@@ -180,6 +180,18 @@ def test_findings_name_the_rule_and_the_edit(tmp_path: Path, fake: Compiler) -> 
     assert json.loads(again.output) == json.loads(done.output)
 
 
+def test_one_list_has_what_no_compiler_knows(tmp_path: Path, fake: Compiler) -> None:
+    """Rules stand in the build's list, in its form, behind what does not compile; a line is said once."""
+    torch = 'import torch\nf = torch.compile(g, mode="reduce-overhead")\n'
+    write(tmp_path / "r", {"a.cu": 'T::Inner x; void f() { asm("trap;"); }\n', "n.py": torch})
+    data = json.loads(CliRunner().invoke(command, ["build", str(tmp_path / "r"), "--json"]).output)
+    first, second = data["findings"]
+    assert (first["kind"], first["code"]) == ("does not compile", "inline-ptx")
+    assert (second["kind"], second["path"], second["line"]) == ("a rule: runs and is wrong", "n.py", 2)
+    assert first.keys() <= second.keys() and second["why"] and second["do"]
+    assert CliRunner().invoke(command, ["skill"]).output.startswith("---\nname: port-cuda-to-rocm")
+
+
 def test_without_a_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No hipcc: build and loop refuse by name, the audit works as before."""
     monkeypatch.setattr(compiling, "find_compiler", lambda: None)

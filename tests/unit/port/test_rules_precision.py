@@ -25,17 +25,18 @@ def test_a_tree_without_a_build_for_amd_is_one_finding(run: Run) -> None:
 
 
 def test_width_is_asked_only_where_the_stand_in_is_not(run: Run) -> None:
-    """A warp of 32 is right in CUDA's spelling; in HIP's it is a guess, also through a function."""
-    text = "constexpr int kWarpSize = std::min(kThreads, 32);\nint threads_per_warp() { return 32u; }\n"
+    """A warp of 32 is right in CUDA's spelling; in HIP's it is a guess."""
+    text = "constexpr int kWarpSize = 32;\n#define THREADS_PER_WARP 32\n"
+    hip = f"#include <hip/hip_runtime.h>\n{text}"
     assert lines(run, {"w.cuh": text}, "warp-size-32") == []
-    assert lines(run, {"w.hip": text}, "warp-size-32") == [1, 2]
-    assert lines(run, {"w.hip": text, "hip_compat/hip.cmake": "\n"}, "warp-size-32") == []
+    assert lines(run, {"w.hip": hip}, "warp-size-32") == [2, 3]
+    assert lines(run, {"w.hip": hip, "hip_compat/hip.cmake": "\n"}, "warp-size-32") == []
 
 
 def test_two_rules_speak_of_one_line(run: Run) -> None:
     """One finding does not hide another that does harm."""
-    text = "#if __CUDA_ARCH__ >= 800 && CUDA_VERSION >= 11000\nint a;\n#endif\n"
-    assert {"cuda-arch-guard", "cuda-version-guard"} <= set(codes(run({"k.cu": text})))
+    text = '__device__ void f() { asm("trap;"); float x = tex1D<float>(t, 1); }\n'
+    assert {"texture-surface", "inline-ptx"} <= set(codes(run({"k.cu": text})))
 
 
 def test_a_projects_own_texture_function_is_not_cudas(run: Run) -> None:

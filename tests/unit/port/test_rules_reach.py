@@ -13,8 +13,6 @@ from rich.console import Console
 from gfxgraph.cli.port import command
 from gfxgraph.port import render
 from gfxgraph.port.audit import Audit
-from gfxgraph.port.plan import as_markdown, made_of
-from gfxgraph.port.project import discover
 from tests.unit.port.conftest import Run, write
 
 
@@ -37,14 +35,6 @@ def test_long_paths_keep_their_line(run: Run) -> None:
     render.show(report, Console(file=out, width=60), lang="en", guarded=False, limit=0)
     text = "".join(part.strip() for part in out.getvalue().splitlines())
     assert f"{path}:2" in text
-
-
-def test_plan_starts_with_one_place_a_rule(run: Run, tmp_path: Path) -> None:
-    """The plan names the worst rules of a phase once each, with their counts."""
-    asm = '__global__ void f() {\n  asm volatile("mov.u32 %0, %laneid;" : "=r"(x));\n}\n'
-    report = run({"k.cu": asm + "#if __CUDA_ARCH__ >= 800\nint a;\n#endif\n", "l.cu": asm})
-    text = as_markdown(made_of(report, discover(str(tmp_path / "repo")), "en"), lang="en")
-    assert text.count("Inline PTX assembly (2): k.cu:2") == 1
 
 
 def test_verify_says_what_the_model_does_not_take(tmp_path: Path) -> None:

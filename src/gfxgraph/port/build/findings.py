@@ -1,4 +1,5 @@
-"""What a compiler leaves, as findings: with the rule that explains the line, and the edit where there is one.
+"""The list of what is left: the compiler's and the build's errors with the rule that explains the line, and beside
+them what no compiler knows.
 
 Enters: a verdict, its repository.
 Stays out: stdout.
@@ -6,18 +7,16 @@ Stays out: stdout.
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any
 
 from gfxgraph.port.archs import select
+from gfxgraph.port.audit import audit
 from gfxgraph.port.build.judge import CompilerFinding, Verdict
 from gfxgraph.port.build.real import BuildOutcome
-from gfxgraph.port.engine import audit_file
-from gfxgraph.port.facts import gather
 from gfxgraph.port.fix import compiled
-from gfxgraph.port.model import Finding
-from gfxgraph.port.project import discover
+from gfxgraph.port.impact import impact_of, rank
+from gfxgraph.port.model import Finding, Severity, fill
 from gfxgraph.port.registry import find
 
 SCHEMA = "gfxgraph-port-build/1"
@@ -40,34 +39,48 @@ def as_json(root: str, verdict: Verdict, lang: str = "en", real: BuildOutcome | 
     left = list(verdict.left)
     known = {(x.path, x.line, x.text) for x in left}
     left += [x for x in real.left if (x.path, x.line, x.text) not in known] if real is not None else []
-    explained = _explained(root, left)
+    rules = _rules(root, verdict.archs)
+    explained = {
+        (f.path, n): f for f in reversed(rules) for n in {*range(f.line, max(f.line, f.end_line) + 1), *f.lines}
+    }
+    failing = {(x.path, x.line) for x in left}
     return {
         "schema": SCHEMA,
         "targets": list(verdict.archs),
         **verdict.as_json(),
         "states": verdict.states,
         "headers_this_machine_lacks": {name: len(units) for name, units in verdict.headers.items()},
-        "findings": [_row(x, explained.get((x.path, x.line)), lang) for x in left],
+        "findings": [_row(x, explained.get((x.path, x.line)), lang) for x in left]
+        + [_unseen(f, lang) for f in rules if not any((f.path, n) in failing for n in f.lines)],
         "real": real.as_json() if real is not None else None,
         "skipped": [{"path": path, "reason": why} for path, why in verdict.skipped],
     }
 
 
-def _explained(root: str, left: list[CompilerFinding]) -> dict[tuple[str, int], Finding]:
-    """Findings of the rules at the lines that do not compile."""
-    wanted = {x.path for x in left if x.kind != "missing header" and not os.path.isabs(x.path)}
-    if not wanted:
-        return {}
-    project = discover(root)
-    gather(project)
-    found: dict[tuple[str, int], Finding] = {}
-    for source in project.sources:
-        if source.path in wanted:
-            for f in audit_file(project, source.path, source.kind, select(None)).findings:
-                for line in {*range(f.line, max(f.line, f.end_line) + 1), *f.lines}:
-                    if (source.path, line) not in found or f.severity > found[source.path, line].severity:
-                        found[source.path, line] = f
-    return found
+def _rules(root: str, archs: tuple[str, ...]) -> list[Finding]:
+    """What the rules find, the worst first: it explains errors, and says what no compiler knows."""
+    return sorted(audit(root, archs=select(archs), min_severity=Severity.LOW).findings, key=rank)
+
+
+def _unseen(finding: Finding, lang: str) -> dict[str, object]:
+    """A finding of the rules in the list's form."""
+    loaded = find(finding.rule)
+    assert loaded is not None
+    text = loaded.rule.text(lang)
+    return {
+        "kind": {"breaks": "a rule: stops", "silent": "a rule: runs and is wrong"}.get(
+            impact_of(finding.code).label, "a rule: is slow"
+        ),
+        **finding.as_json(),
+        "message": f"{text.title}: {fill(text.what, finding.values)}",
+        "sides": list(finding.archs),
+        "units": [],
+        "notes": [],
+        "why": text.why,
+        "do": text.do,
+        "edit": "gfxgraph port fix --unsafe" if loaded.rule.fix.value != "none" else "",
+        "check": f"gfxgraph port audit . --rule {finding.rule}",
+    }
 
 
 def _row(left: CompilerFinding, finding: Finding | None, lang: str) -> dict[str, object]:

@@ -167,10 +167,17 @@ def _run(step: _Step, tree: str, archs: tuple[str, ...]) -> tuple[int, str]:
     """One command of the build, with the toolkit folder in the environment; its status and all that it said."""
     home = os.path.join(tree, HOME)
     toolkit = [f"CUDA_HOME={home}", f"CUDA_PATH={home}"] if os.path.isdir(home) else []
-    given = [
-        "USE_HIP=1", f"HIP_ARCHITECTURES={','.join(archs)}", f"PYTORCH_ROCM_ARCH={';'.join(archs)}", "LC_ALL=C", *toolkit
-    ]  # fmt: skip
-    words = ["/bin/sh", "-c", 'PATH="$0:$PATH"; export PATH; exec "$@"', f"{home}/bin", "env", *given, *step.words]
+    given = ["USE_HIP=1", f"HIP_ARCHITECTURES={','.join(archs)}", f"PYTORCH_ROCM_ARCH={';'.join(archs)}", "LC_ALL=C"]
+    words = [
+        "/bin/sh",
+        "-c",
+        'PATH="$0:$PATH"; export PATH; exec "$@"',
+        f"{home}/bin",
+        "env",
+        *given,
+        *toolkit,
+        *step.words,
+    ]
     try:
         process = subprocess.Popen(
             words, cwd=step.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -224,7 +231,7 @@ def _findings(said: str, tree: str, made: str, hipify: Hipify) -> list[CompilerF
             add("does not configure", Diagnostic(os.path.join(folder, "Makefile"), 1, 1, "error", match[0]))
         elif match := _LINKER.search(row):
             near = _REFERENCED.search("\n".join(rows[max(n - 1, 0) : n + 2]))
-            asked = near[1] if near is not None else asked
+            asked = re.sub(r".*\.dir/", "", near[1]) if near is not None else asked
             text = next((f"{k}: {v}" for k, v in _said(match)), row)
             add("does not link", Diagnostic(asked or "the link", 1, 1, "error", text), (asked,) * bool(asked))
     for d in parse("\n".join(absolute)):

@@ -64,9 +64,9 @@ def edit(path: str, text: str, messages: Iterable[CompilerFinding]) -> tuple[str
         elif match := _SPACE.match(said.text):
             spaces[said.line] = match[2].split()
     for (line, column), word in sorted(words.items(), reverse=True):  # from the end, so that columns stay right
-        row = lines[line - 1].encode()
-        at = row[column - 1 :].decode("utf-8", "ignore")
-        before = row[: column - 1].decode("utf-8", "ignore")
+        data = lines[line - 1].encode()
+        at = data[column - 1 :].decode("utf-8", "ignore")
+        before = data[: column - 1].decode("utf-8", "ignore")
         if not re.match(r"[A-Za-z_:]", at) or before.endswith(word):
             continue
         lines[line - 1] = f"{before}{word}{at}"

@@ -27,7 +27,7 @@ from gfxgraph.port.files import read_inside
 from gfxgraph.port.fix import compat, compiled, run
 from gfxgraph.port.fix.edits import Edit, EditRefusal, apply_cpp
 from gfxgraph.port.hipify import load
-from gfxgraph.port.project import HOME, MAX_READ, discover, kind_of
+from gfxgraph.port.project import HOME, MAX_READ, Project, discover, kind_of
 
 MOST_ROUNDS = 6
 
@@ -68,102 +68,126 @@ def loop(
     Raises:
         NoHipifyError, OSError, ValueError: as `run.fix` and `judge` raise them.
     """
-    top, hipify = run.top_of(path), load()
-    project = discover(top)
-    gather(project)
-    is_torch = project.has_torch_extension
-
+    top = run.top_of(path)
+    project = _read(top)
     with tempfile.TemporaryDirectory(prefix="gfxgraph-port-") as scratch:
         copy = Path(scratch, "tree")
         sources = read_tree(top).paths
         if real:
             files.copy_tree(top, str(copy))
-        else:
-            for name in {*sources, *(s.path for s in project.sources)}:
-                _put(copy, name, read_inside(top, name, MAX_READ).decode("utf-8", "surrogateescape"))
-        fixes: dict[str, run.FileFix] = {}
-        done = LoopOutcome([])
+        for name in {*sources, *(s.path for s in project.sources)} if not real else ():
+            _put(copy, name, read_inside(top, name, MAX_READ).decode("utf-8", "surrogateescape"))
 
-        def build(stage: str) -> Verdict:
-            tell = (lambda n, of: progress(stage, n, of)) if progress else None
+        def ask(stage: str) -> Verdict:
             assert compiler is not None
             return judge(
-                str(copy), compiler, hipify, archs=archs[:1] if stage == "before" else archs, commands=commands,
-                stage=stage, is_torch=is_torch, progress=tell,
+                str(copy), compiler, load(), archs=archs[:1] if stage == "before" else archs, commands=commands,
+                stage=stage, is_torch=project.has_torch_extension,
+                progress=(lambda n, of: progress(stage, n, of)) if progress else None,
             )  # fmt: skip
 
-        def take(made: list[run.FileFix]) -> None:
-            for f in made:
-                _take(copy, fixes, f)
-
-        def attempt(made: list[run.FileFix]) -> None:
-            """Take edits, without those by which a unit stops compiling."""
-            before = done.after
-            for f in made:
-                _put(copy, f.path, f.new)
-            after = build("after")
-            if lost := _lost(before, after):
-                after = withdraw(made, before, lost)
-            take(made)
-            done.rounds.append(after)
-
-        def withdraw(made: list[run.FileFix], before: Verdict, lost: set[str]) -> Verdict:
-            tree = read_tree(str(copy))
-            read = {path for unit in lost for path in tree.closure(unit)[0]}
-            suspects = [f for f in made if f.new != f.old and (f.path in read or f.path.startswith(f"{HOME}/"))]
-            for f in suspects:
-                _put(copy, f.path, f.old)
-            after = build("after")
-            for f in suspects:
-                parts = [[e] for e in f.applied] if all(e.last_line or e.define for e in f.applied) else [f.applied]
-                now, kept = f.old, list[Edit]()
-                for part in parts:
-                    text = apply_cpp(f.old, kept + part) if len(parts) > 1 else f.new
-                    _put(copy, f.path, text)
-                    then = build("after")
-                    if _lost(before, then):
-                        _put(copy, f.path, now)
-                        f.refused += [EditRefusal(e.line, "withdrawn: a unit stops compiling", e.rule) for e in part]
-                    else:
-                        now, after = text, then
-                        kept += part
-                f.new, f.applied = now, kept
-            return after
-
+        state = _Loop(copy, project.has_torch_extension, targets or select(None), ask)
         if compiler is not None:
-            done.before, done.hipify = build("before"), build("hipify")
+            state.done.before, state.done.hipify = ask("before"), ask("hipify")
         if translates:
-            take(run.translated(str(copy), sources, hipify))
+            state.take(run.translated(str(copy), sources, load()))
         made = run.fix(str(copy), unsafe=unsafe, archs=targets)
-        if compiler is None or done.hipify is None:
-            take(made)
+        if compiler is None:
+            state.take(made)
         else:
-            edited = [f for f in made if kind_of(f.path) == "cpp" and not f.path.startswith(f"{HOME}/")]
-            take([f for f in made if f not in edited])
-            done.rounds.append(build("after"))
-            if not is_torch and done.after.count("compiles") < done.hipify.count("compiles"):
-                take(run.stand_in(str(copy)))  # the project's own HIP build does not give these units HIP's names
-                done.rounds.append(build("after"))
-            if edited:
-                attempt(edited)
-            for _ in range(MOST_ROUNDS):
-                made = [] if is_torch else _name(copy, done.after)
-                made = made or _answer(str(copy), done.after.left, targets or select(None))
-                if not made or all(f.new == f.old for f in made):
-                    break
-                attempt(made)
-            for _ in range(MOST_ROUNDS if real else 0):
-                project = discover(str(copy))
-                gather(project)
-                done.real = building.build(str(copy), project, hipify, archs=archs)
-                made = [] if done.real.is_linked else _answer(str(copy), done.real.left, targets or select(None))
-                if not made:
-                    break
-                attempt(made)
-                if all(f.new == f.old for f in made):
-                    break
-        done.fixes = list(fixes.values())
-        return done
+            state.rounds(made)
+            if real:
+                state.real_rounds(archs)
+        state.done.fixes = list(state.fixes.values())
+        return state.done
+
+
+def _read(top: str) -> Project:
+    project = discover(top)
+    gather(project)
+    return project
+
+
+@dataclass
+class _Loop:
+    """The copy as edits are tried on it."""
+
+    copy: Path
+    is_torch: bool
+    targets: tuple[Arch, ...]
+    ask: Callable[[str], Verdict]
+    fixes: dict[str, run.FileFix] = field(default_factory=dict)
+    done: LoopOutcome = field(default_factory=lambda: LoopOutcome([]))
+
+    def rounds(self, made: list[run.FileFix]) -> None:
+        """The build and its folder first, then edits of sources, then what the compiler names."""
+        edited = [f for f in made if kind_of(f.path) == "cpp" and not f.path.startswith(f"{HOME}/")]
+        self.take([f for f in made if f not in edited])
+        self.done.rounds.append(self.ask("after"))
+        assert self.done.hipify is not None
+        if not self.is_torch and self.done.after.count("compiles") < self.done.hipify.count("compiles"):
+            self.take(
+                run.stand_in(str(self.copy))
+            )  # the project's own HIP build does not give these units HIP's names
+            self.done.rounds.append(self.ask("after"))
+        if edited:
+            self.attempt(edited)
+        for _ in range(MOST_ROUNDS):
+            answers = [] if self.is_torch else _name(self.copy, self.done.after)
+            answers = answers or _answer(str(self.copy), self.done.after.left, self.targets)
+            if not self.attempt(answers):
+                break
+
+    def real_rounds(self, archs: tuple[str, ...]) -> None:
+        """The project's build, and what it names, while that leads on."""
+        for _ in range(MOST_ROUNDS):
+            self.done.real = building.build(str(self.copy), _read(str(self.copy)), load(), archs=archs)
+            if self.done.real.is_linked or not self.attempt(
+                _answer(str(self.copy), self.done.real.left, self.targets)
+            ):
+                break
+
+    def take(self, made: list[run.FileFix]) -> None:
+        for f in made:
+            _take(self.copy, self.fixes, f)
+
+    def attempt(self, made: list[run.FileFix]) -> bool:
+        """Take edits, without those by which a unit stops compiling; whether any is left."""
+        if not any(f.new != f.old for f in made):
+            return False
+        before = self.done.after
+        for f in made:
+            _put(self.copy, f.path, f.new)
+        after = self.ask("after")
+        if lost := _lost(before, after):
+            after = self._withdraw(made, before, lost)
+        self.take(made)
+        self.done.rounds.append(after)
+        return any(f.new != f.old for f in made)
+
+    def _withdraw(self, made: list[run.FileFix], before: Verdict, lost: set[str]) -> Verdict:
+        """The edits of what lost units read, one by one."""
+        tree = read_tree(str(self.copy))
+        read = {path for unit in lost for path in tree.closure(unit)[0]}
+        suspects = [f for f in made if f.new != f.old and (f.path in read or f.path.startswith(f"{HOME}/"))]
+        for f in suspects:
+            _put(self.copy, f.path, f.old)
+        after = self.ask("after")
+        for f in suspects:
+            parts = [[e] for e in f.applied] if all(e.last_line or e.define for e in f.applied) else [f.applied]
+            now, kept = f.old, list[Edit]()
+            for part in parts:
+                text = apply_cpp(f.old, kept + part) if len(parts) > 1 else f.new
+                _put(self.copy, f.path, text)
+                then = self.ask("after")
+                if _lost(before, then):
+                    _put(self.copy, f.path, now)
+                    f.refused += [EditRefusal(e.line, "withdrawn: a unit stops compiling", e.rule) for e in part]
+                else:
+                    now, after = text, then
+                    kept += part
+            f.new, f.applied = now, kept
+        return after
 
 
 def _lost(before: Verdict, after: Verdict) -> set[str]:
@@ -209,8 +233,7 @@ def _answer(copy: str, said: list[CompilerFinding], targets: tuple[Arch, ...]) -
         for path in compiled.places(left) if left.kind == "does not compile" else ():
             if not os.path.isabs(path):
                 by_file.setdefault(path, []).append(left)
-    project = discover(copy)
-    gather(project)
+    project = _read(copy)
     found = []
     for path, messages in by_file.items():
         try:

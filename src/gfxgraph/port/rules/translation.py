@@ -109,17 +109,6 @@ def fix_cudacc_guard(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
     return Edit(hit.line, 0, text, last_line=hit.line) if text else EditRefusal(hit.line, _PARTS)
 
 
-_NAMES = r"CUDA_VERSION|CUDART_VERSION|CUDNN_(VERSION|MAJOR|MINOR)|CUBLAS_VER\w*|CUSPARSE_VER\w*|CUFFT_VER\w*|NCCL_(VERSION_CODE|MAJOR|MINOR)|__CUDACC_VER_\w+"
-
-
-def cuda_version_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    for arm, _ in macro_tests(f, _NAMES, ctx.project.macros):
-        yield line_hit(arm.line, text=arm.text[:100], guard_free=True)
-    conditions = {d.line for d in f.directives if d.kind != "define"}
-    places = (p for p in f.idents_like(_NAMES) if p[1] not in conditions)
-    yield from (line_hit(line, column, text=name) for name, line, column in places)
-
-
 _DEVICE_CODE = re.compile(
     r"__global__\s+\w|__device__\s+\w|__shfl\w*\s*\(|\bthreadIdx\s*\.\s*[xyz]|__syncthreads\s*\(\s*\)|asm\s+volatile\s*\("
 )

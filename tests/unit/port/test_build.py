@@ -152,6 +152,13 @@ def test_definitions_take_the_space_of_their_declaration() -> None:
     assert [line for line, _ in done] == [1, 2] and new.endswith("int\nk(int)\n")
 
 
+def test_brackets_of_a_launch_are_joined() -> None:
+    """`k << <1, 2 >> > (x)` is a launch for nvcc alone; a shift of a template's closing stays."""
+    text = "void f() {\n  k << <1, 1024 >> > (x);\n  auto v = a >> b;\n}\n"
+    new, _ = compiled.edit("a.cu", text, [_said("expected expression", 2), _said("expected expression", 3)])
+    assert new == "void f() {\n  k <<<1, 1024 >>> (x);\n  auto v = a >> b;\n}\n"
+
+
 def test_an_operator_that_amd_has_already_is_left_out_for_amd() -> None:
     """Only one that works element by element; another meaning stays, and stays a finding."""
     add = "inline void operator+=(float3 &a, float3 b)\n{\n  a.x += b.x; a.y += b.y; a.z += b.z;\n}\n"

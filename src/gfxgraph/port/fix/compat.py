@@ -34,6 +34,7 @@ LACKING = re.compile(
 _OF_WARPS = re.compile(r"__(?:shfl|shfl_up|shfl_down|shfl_xor|ballot|any|all)|coalesced_threads")
 _OTHERWISE = {"cublasGetStatusString": "hipblasStatusToString", "cublasGetStatusName": "hipblasStatusToString",
               "__grid_constant__": ""}  # fmt: skip
+_TABLES_MISS = {"cuEventCreate": "hipEventCreateWithFlags"}  # the driver's takes flags
 _IN_RUNTIME = frozenset(
     "device_launch_parameters.h builtin_types.h vector_functions.h vector_types.h driver_types.h host_defines.h "
     "cuda_device_runtime_api.h device_functions.h device_atomic_functions.h device_types.h crt/host_defines.h "
@@ -107,6 +108,7 @@ def headers(words: Iterable[str], includes: Iterable[str], hipify: Hipify) -> di
     """The folder's files by their path in it."""
     words, includes = set(words), set(includes)
     names = hipify.names(words)
+    names |= {cuda: hip for cuda, hip in _TABLES_MISS.items() if cuda in names}
     wanted = hipify.headers(includes)
     used = sorted(w for w in words if LACKING.fullmatch(w) or _OF_WARPS.fullmatch(w))
     files = {name: _packaged(name) for name in _ALWAYS}

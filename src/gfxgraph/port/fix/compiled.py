@@ -19,6 +19,7 @@ _TYPENAME = re.compile(r"^missing 'typename' prior to dependent type name")
 _TEMPLATE = re.compile(r"^use 'template' keyword to treat '(\w+)' as a dependent template name")
 _SPACE = re.compile(r"^((?:__\w+__ ?)+)function '[^']+' cannot overload ((?:__\w+__ ?)+)function")
 _AMBIGUOUS = re.compile(r"^use of overloaded operator '([-+*/]=)' is ambiguous")
+_SPLIT = re.compile(r"<<[ \t]+<(?!<)|>>[ \t]+>(?!>)")  # of a launch: nvcc joins them, clang does not
 _VECTORS = "amd_hip_vector_types.h"
 _NOT_AMD = "#if !defined(__HIP_PLATFORM_AMD__)  // AMD's headers have it"
 _MOST_LINES = 20  # of an operator's definition
@@ -26,7 +27,8 @@ _MOST_LINES = 20  # of an operator's definition
 
 def is_known(said: CompilerFinding) -> bool:
     """Whether a message is answered here."""
-    return any(p.match(said.text) for p in (_TYPENAME, _TEMPLATE, _SPACE)) or bool(_operator(said))
+    known = any(p.match(said.text) for p in (_TYPENAME, _TEMPLATE, _SPACE))
+    return known or said.text == "expected expression" or bool(_operator(said))
 
 
 def places(said: CompilerFinding) -> list[str]:
@@ -63,6 +65,9 @@ def edit(path: str, text: str, messages: Iterable[CompilerFinding]) -> tuple[str
             words[said.line, said.column] = "template "
         elif match := _SPACE.match(said.text):
             spaces[said.line] = match[2].split()
+        elif said.text == "expected expression" and (row := lines[said.line - 1]) != _joined(row):
+            lines[said.line - 1] = _joined(row)
+            done.append((said.line, "the brackets of a launch as one token"))
     for (line, column), word in sorted(words.items(), reverse=True):  # from the end, so that columns stay right
         data = lines[line - 1].encode()
         at = data[column - 1 :].decode("utf-8", "ignore")
@@ -86,6 +91,10 @@ def edit(path: str, text: str, messages: Iterable[CompilerFinding]) -> tuple[str
             lines[line - 1 : last] = [_NOT_AMD, *lines[line - 1 : last], "#endif"]
             done.append((line, f"operator{sign} that AMD's headers have is left out for AMD"))
     return "\n".join(lines), done
+
+
+def _joined(row: str) -> str:
+    return _SPLIT.sub(lambda m: m[0][0] * 3, row)
 
 
 def _by_element(lines: list[str], line: int, sign: str) -> int:

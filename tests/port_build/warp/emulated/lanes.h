@@ -166,3 +166,5 @@ inline hipError_t hipGetDeviceProperties(hipDeviceProp_t* found, int) { return f
 inline hipError_t hipDeviceGetAttribute(int* value, int, int) { return *value = lanes::wave, 0; }
 inline hipError_t hipHostGetDevicePointer(void**, void*, unsigned) { return 0; }
 inline hipError_t hipGetSymbolAddress(void**, const void*) { return 0; }
+typedef void *hipGraph_t, *hipGraphExec_t;
+inline hipError_t hipGraphInstantiateWithFlags(hipGraphExec_t*, hipGraph_t, unsigned long long) { return 0; }

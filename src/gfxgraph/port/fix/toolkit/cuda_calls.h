@@ -1,6 +1,11 @@
 // Calls of CUDA's that are functions of C++ too: memory by a pointer of any type, and what a device says of its warps.
 #pragma once
 #include <hip/hip_runtime_api.h>
+#include <float.h>  // which CUDA's own header brings
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
 #ifdef __cplusplus
 template <class T>
 inline hipError_t hipHostGetDevicePointer(T** to, void* host, unsigned flags) {
@@ -9,6 +14,9 @@ inline hipError_t hipHostGetDevicePointer(T** to, void* host, unsigned flags) {
 template <class T, class Symbol>
 inline hipError_t hipGetSymbolAddress(T** to, const Symbol& symbol) {
   return hipGetSymbolAddress(reinterpret_cast<void**>(to), static_cast<const void*>(&symbol));
+}
+inline hipError_t hipGraphInstantiate(hipGraphExec_t* made, hipGraph_t graph, unsigned long long flags = 0) {
+  return hipGraphInstantiateWithFlags(made, graph, flags);
 }
 #endif
 

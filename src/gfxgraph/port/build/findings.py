@@ -39,6 +39,7 @@ def as_json(root: str, verdict: Verdict, lang: str = "en", real: BuildOutcome | 
     left = list(verdict.left)
     known = {(x.path, x.line, x.text) for x in left}
     left += [x for x in real.left if (x.path, x.line, x.text) not in known] if real is not None else []
+    left.sort(key=lambda x: x.kind in ("unchecked", "missing header"))
     rules = _rules(root, verdict.archs)
     explained = {
         (f.path, n): f for f in reversed(rules) for n in {*range(f.line, max(f.line, f.end_line) + 1), *f.lines}

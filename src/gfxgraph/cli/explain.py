@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # a code is explained without them
 _BLOCK = 1 << 20
 _MOST_NBYTES = 1 << 28
 """Of what has no end of its own: a device, a pipe that is given as an argument."""
+_LONGEST_NAME = 80
 _LOG_SUFFIXES = (".log", ".txt", ".out", ".err", ".json", ".jsonl")
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which the fcntl module of some builds lacks
 
@@ -53,7 +54,8 @@ def command(
     gfxgraph explain run.log
     program 2>&1 | gfxgraph explain
 
-    Exit status: 0 explained, 1 nothing to explain, 2 no such file or name.
+    Exit status: 0 explained, 1 nothing to explain, 2 no such file or name. In a pipe it is 0, whatever was found: the
+    program's own status is the shell's to keep (pipefail), or gfxgraph run's.
     """
     if as_list:
         if subject:
@@ -62,7 +64,8 @@ def command(
         return
     if not subject and sys.stdin.isatty():
         raise click.UsageError("name what to explain, or pipe a program's output into this command")
-    if subject and subject != ("-",):
+    is_piped = not subject or subject == ("-",)
+    if not is_piped:
         found = _subject(subject, lang)
         if not found and len(subject) == 1:
             _refuse_missing(subject[0])
@@ -75,7 +78,7 @@ def command(
             stream = sys.stdout if to_stdout else sys.stderr
             stream.write(f"\n{found.format(more=more)}\n")
     sys.stdout.flush()
-    raise SystemExit(0 if found else 1)
+    raise SystemExit(0 if found or is_piped else 1)
 
 
 def _list(as_json: bool, lang: str) -> None:
@@ -145,7 +148,7 @@ def _refuse_missing(word: str) -> None:
 
     known = [*names().ranks, *names().aliases]
     known += [each for status in statuses.every() for each in (status.name, *status.aka)]
-    if word.isidentifier() and _contract.near(word, known) != "none":
+    if word.isidentifier() and len(word) < _LONGEST_NAME:
         _contract.refuse_name("status or code", word, known, "gfxgraph explain --list")
 
 

@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gfxgraph.diagnostics import kinds, mentions
-from gfxgraph.diagnostics.index import Index, load, names
+from gfxgraph.diagnostics.index import DIGIT, DIGITS, Index, load, names
 from gfxgraph.diagnostics.kinds import Item
 
-_DIGITS = b"0123456789"
 # Colours and cursor movements may separate the words of a message.
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
-_DIGIT = re.compile(r"(?<![\[{\d,-])\d(?!\d*,?\d*\}|-)")  # that a line must hold, not one of a set or a count
 _ARCH = re.compile(r"gfx[0-9][0-9a-f]{2,3}\b")
 _HEAD = 200  # lines
 _NEAR = 40  # lines
@@ -110,7 +108,7 @@ class Scanner:
         if len(self._judged) > _MOST_FORMS:
             self._judged.clear()
         first = self._n_lines + 1
-        if self._noted_to >= first or self._finding.search(block):
+        if self._noted_to >= first or self._finding.may_match(block):
             self._search_lines(block.split(b"\n"), first)
         if len(self._head) < _HEAD:
             wanted = _HEAD - len(self._head)
@@ -123,7 +121,7 @@ class Scanner:
         stream = [*before, *lines]
         for place, raw in enumerate(lines, len(before)):
             for window in _windows(raw):
-                if (judged := self._judged.get(window.translate(None, _DIGITS))) is not None:
+                if (judged := self._judged.get(window.translate(None, DIGITS))) is not None:
                     for hit in judged:
                         hit.count += 1
                 elif found := self._finding.search(window):
@@ -133,7 +131,7 @@ class Scanner:
 
     def _line(self, raw: bytes, numbers: tuple[int, ...], stream: Sequence[bytes], place: int, number: int) -> None:
         """Process a line, or a window of one, in which these items match; it is ``stream[place]``."""
-        form = raw.translate(None, _DIGITS)
+        form = raw.translate(None, DIGITS)
         found = [self._finding.items[n] for n in numbers]
         text = _text(raw)
         self.told.update(_group(item.regex, text) for item in found if item.kind == "own")
@@ -150,7 +148,7 @@ class Scanner:
         is_new = not seen.keys() <= self.hits.keys()
         for code, strength in seen.items():
             self._hit(code, text, number, strength)
-        if not any(item.kind in _WITH_VALUES or _DIGIT.search(item.regex) for item in found):
+        if not any(item.kind in _WITH_VALUES or DIGIT.search(item.regex) for item in found):
             self._judged[form] = [self.hits[code] for code in seen]
         if is_new:
             # The context of a failure's first occurrence shows which program it is.

@@ -42,9 +42,21 @@ _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which the fcntl module of some builds lac
 @_contract.lang
 @click.option("--more", is_flag=True, help="Everything that is known, not only the likeliest.")
 @click.option("--live", is_flag=True, help="In a pipe: explain on stderr as soon as something is found.")
+@click.option(
+    "--facts",
+    type=click.Path(),
+    help="The machine that failed: a file of gfxgraph doctor --json, or rocm examine --json.",
+)
 @click.option("--stdout", "to_stdout", is_flag=True, help="In a pipe: explain at the end of the output.")
 def command(
-    subject: tuple[str, ...], as_list: bool, as_json: bool, lang: str, more: bool, live: bool, to_stdout: bool
+    subject: tuple[str, ...],
+    as_list: bool,
+    as_json: bool,
+    lang: str,
+    more: bool,
+    live: bool,
+    facts: str | None,
+    to_stdout: bool,
 ) -> None:
     """Explain an error.
 
@@ -64,14 +76,15 @@ def command(
         return
     if not subject and sys.stdin.isatty():
         raise click.UsageError("name what to explain, or pipe a program's output into this command")
+    known = _facts(facts) if facts else None
     is_piped = not subject or subject == ("-",)
     if not is_piped:
-        found = _subject(subject, lang)
+        found = _subject(subject, lang, known)
         if not found and len(subject) == 1:
             _refuse_missing(subject[0])
         _show(found, as_json, " ".join(subject), lang, more)
     else:
-        found, told = _pipe(lang, quiet=as_json, live=live)
+        found, told = _pipe(lang, known, quiet=as_json, live=live)
         if as_json:
             _show(found, as_json, "", lang)
         elif found.warned or (found and not live and found.matches[0].code not in told):
@@ -98,7 +111,18 @@ def _show(found: Explanation, as_json: bool, asked: str, lang: str, more: bool =
         click.echo(found.format(more=more or bool(code_of(asked))), err=not found)
 
 
-def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
+def _facts(path: str) -> dict[str, object]:
+    # lazily: rarely given
+    from gfxgraph import files
+    from gfxgraph.hardware.facts import of_report
+
+    try:
+        return of_report(files.parse_json(files.read_named(Path(path))))
+    except (OSError, ValueError) as error:
+        _contract.refuse("file_unusable", path=path, problem=error)
+
+
+def _subject(subject: tuple[str, ...], lang: str, facts: dict[str, object] | None) -> Explanation:
     """Explain arguments: files where all of them are, else a code, a number or a text."""
     paths = [Path(word) for word in subject]
     # Also a pipe, as in `gfxgraph explain <(dmesg)`.
@@ -121,8 +145,8 @@ def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
                     )
             except OSError as error:
                 _contract.refuse("file_unusable", path=path, problem=error.strerror or error)
-        return advice.conclude(scanner, lang=lang)
-    return advice.explain(" ".join(subject), lang=lang)
+        return advice.conclude(scanner, lang=lang, facts=facts)
+    return advice.explain(" ".join(subject), lang=lang, facts=facts)
 
 
 _SAID = {
@@ -152,7 +176,7 @@ def _refuse_missing(word: str) -> None:
         _contract.refuse_name("status or code", word, known, "gfxgraph explain --list")
 
 
-def _pipe(lang: str, *, quiet: bool, live: bool) -> tuple[Explanation, set[str]]:
+def _pipe(lang: str, facts: dict[str, object] | None, *, quiet: bool, live: bool) -> tuple[Explanation, set[str]]:
     """Pass stdin on to stdout as it comes and scan it on the way; also the codes that the text explains itself."""
     # Ctrl-C reaches the whole pipeline: the engine dies of it, and its last words are to be explained.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -184,7 +208,7 @@ def _pipe(lang: str, *, quiet: bool, live: bool) -> tuple[Explanation, set[str]]
     scanner.finish()
     if live:
         _say_new(scanner, said, lang)
-    return advice.conclude(scanner, lang=lang), scanner.told
+    return advice.conclude(scanner, lang=lang, facts=facts), scanner.told
 
 
 def _say_new(scanner: Scanner, said: set[str], lang: str) -> None:

@@ -23,7 +23,7 @@ from gfxgraph.diagnostics import derived_files, kinds, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 from gfxgraph.diagnostics.kinds import Item
 
-VERSION = 50
+VERSION = 52
 """Increased when the format of the derived file changes."""
 hyperscan: Any = None  # a platform without a wheel, or a plain copy of the package
 with suppress(ImportError):
@@ -87,7 +87,7 @@ class Searcher:
         return bool(self._expressions[key](text))
 
     def _compiled(self, regex: str, *, is_long: bool) -> Callable[[bytes], object]:
-        """``re`` where it tries few ways, else an automaton, whose time grows with the text alone, but not its making."""
+        """``re`` where it tries few ways, else an automaton, which takes longer to make."""
         if hyperscan is None or not is_long or _n_ways(parser.parse(regex)) < 2:
             return re.compile(regex.encode(), self._flags).search
         flags = hyperscan.HS_FLAG_SINGLEMATCH | hyperscan.HS_FLAG_MULTILINE
@@ -158,7 +158,7 @@ def _n_ways(nodes: Iterable[Any]) -> int:
 
 
 class Index(NamedTuple):
-    """All items: findings; hints and parts of combinations, which only add to findings; kinds of lines."""
+    """All items: findings; causes and parts of combinations, which only add to findings; kinds of lines."""
 
     finding: Searcher
     adding: Searcher
@@ -237,10 +237,11 @@ def _understand(data: bytes) -> Index:
         Searcher([Item(*row) for row in rows_of], [literal for literal in needs if literal], needs, ignores)
         for rows_of, needs, ignores in zip(plain["items"], plain["needs"], _IGNORE_CASE, strict=True)
     ]
-    return Index(*searchers, plain["n_combos"], plain["numbers"])
+    finding, adding, of_lines = searchers
+    return Index(finding, adding, of_lines, plain["n_combos"], plain["numbers"])
 
 
-_ADDING = ("hint", "combo", "refuted")
+_ADDING = ("cause", "combo", "refuted")
 
 
 def rows() -> list[Item]:
@@ -268,11 +269,9 @@ def rows() -> list[Item]:
 def _rows_of(code: str, table: dict[str, Any]) -> Iterator[Item]:
     for kind, key in (("strong", "patterns"), ("weak", "weak"), ("unless", "unless"), ("refuted", "refuted")):
         yield from (Item(code, kind, 0, regex) for regex in table.get(key, ()))
-    for number, hint in enumerate(table.get("hint", ())):
-        if "when" in hint:
-            yield Item(code, "hint", number, hint["when"])
-        if "source" in hint:
-            yield Item(code, "case", number, hint["when"])
+    for number, cause in enumerate(table.get("cause", ())):
+        if "log" in cause:
+            yield Item(code, "cause", number, cause["log"])
     for number, combo in enumerate(table.get("combos", ())):
         for part, regex in enumerate(combo):
             yield Item(code, "combo", number * 100 + part, regex)

@@ -3,7 +3,7 @@
 Every expression of the catalogue is searched for at once (``index``): first in a whole block, then, only if something
 was found there, line by line. A long line is searched in overlapping windows. A line that was found counts only if it
 is a failure and not text about failures (``mentions``), which its neighbours show too. The context of a
-failure (which GPU, which program, hints) is read from the head of the stream, its end, and around the
+failure (which GPU, which program, which cause) is read from the head of the stream, its end, and around the
 first occurrence of each failure.
 """
 
@@ -35,7 +35,7 @@ _COUNTED_BLINDLY = 64  # hits of a code, after which a line is no longer judged 
 _SAME_BEGIN = 6
 _LEAST_WRAPPED, _LONGEST_WRAPPED = 40, 400  # characters of a line that a terminal may have broken
 
-_STRENGTH = {"own": 3, "strong": 2, "status": 1, "weak": 0, "case": -1, "number": 0}
+_STRENGTH = {"own": 3, "strong": 2, "status": 1, "weak": 0, "number": 0}
 _DENIABLE = ("strong", "number")  # by an expression of the kind "unless" in the same line
 _WITH_VALUES = ("number", "own")  # a value in the text decides on the code
 
@@ -44,7 +44,7 @@ _WITH_VALUES = ("number", "own")  # a value in the text decides on the code
 class CodeHit:
     """What was found for one code.
 
-    ``strength``: 3 own, 2 strong or a whole combination, 1 status, 0 weak, -1 the message of one thread.
+    ``strength``: 3 own, 2 strong or a whole combination, 1 status, 0 weak.
     """
 
     code: str
@@ -60,7 +60,7 @@ class Scanner:
     def __init__(self, index: Index | None = None) -> None:
         self.index = index or load()
         self.hits: dict[str, CodeHit] = {}
-        self.hints: set[tuple[str, int]] = set()
+        self.causes: dict[tuple[str, int], list[int]] = {}  # lines that show a cause, by code and number
         self.refuted: set[str] = set()  # codes that other lines of the text contradict
         self.told: set[str] = set()  # codes that the text explains itself
         self.archs: dict[str, int] = {}
@@ -185,7 +185,7 @@ class Scanner:
             hit.text, hit.line, hit.strength = text.strip(), number, strength
 
     def _note(self, lines: Iterable[tuple[int, bytes]]) -> None:
-        """Read additions to a finding: hints, parts of combinations, names of GPUs."""
+        """Read additions to a finding: causes, parts of combinations, names of GPUs."""
         for number, raw in lines:
             if number in self.context:
                 continue
@@ -194,8 +194,8 @@ class Scanner:
                 item = self._adding.items[found]
                 if item.kind == "refuted":
                     self.refuted.add(item.code)
-                elif item.kind == "hint":
-                    self.hints.add((item.code, item.number))
+                elif item.kind == "cause":
+                    self.causes.setdefault((item.code, item.number), []).append(number)
                 elif not mentions.is_said(line):
                     self._parts.setdefault((item.code, item.number), (line, number))
             # A line that names many targets is a list of supported ones.

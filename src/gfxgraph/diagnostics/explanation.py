@@ -278,7 +278,11 @@ class Explanation:
             steps = [*filter(None, [package]), *of_programs, *first, *general_steps, *last]
         if len(judged) == 1 and not judged[0].proof:
             one = judged[0].cause
-            steps.append(f"{one.check}: {one.words[lang].means}: {one.words[lang].do}")
+            # First where what is known speaks for it.
+            is_likely = any(causes.holds([term], self.situation.facts) for term in one.facts)
+            steps.insert(
+                0 if is_likely else len(steps), f"{one.check}: {one.words[lang].means}: {one.words[lang].do}"
+            )
         if is_asked:
             steps = [*general_steps, *(one.words[lang].do for one in found.causes), *steps]
         return {

@@ -10,7 +10,7 @@ import pytest
 
 from gfxgraph.diagnostics import causes
 from gfxgraph.hardware import advice, bad_versions, defects, facts
-from gfxgraph.hardware.checks import Site
+from gfxgraph.hardware.checks import Site, installed
 from tests.unit.hardware.trees import LAPTOP, Card, build, machine, write
 
 NO_GPU = "RuntimeError: No HIP GPUs are available"
@@ -64,6 +64,8 @@ def test_firmware_of_the_table_is_found_by_probe_doctor_and_explain(tmp_path: Pa
     write(tmp_path, file, "0x00000083")
     assert facts.probe(Site(machine(tmp_path), []))["bad"] == ["mes-0x83-gfx115x"]
     assert "proved: MES firmware 0x83" in explained(FAULT, tmp_path)
+    shown = installed.bad_versions(Site(machine(tmp_path), []))
+    assert len(shown) == 1 and "MES firmware 0x83" in shown[0].en and "linux-firmware" in shown[0].fix
     write(tmp_path, file, "0x00000080")
     assert facts.probe(Site(machine(tmp_path), []))["bad"] == [] and "0x83" not in explained(FAULT, tmp_path)
 
@@ -122,7 +124,11 @@ def test_a_library_has_an_owner_and_architectures(tmp_path: Path) -> None:
 def test_the_probe_is_quick_and_tells_nothing_secret(tmp_path: Path) -> None:
     """Under a second; of the kernel's command line the parameters of GPUs, of variables none with a secret."""
     build(tmp_path, LAPTOP)
-    write(tmp_path, "/proc/cmdline", "BOOT_IMAGE=/vm cryptdevice=UUID=12-34 amdgpu.ppfeaturemask=0xff iommu=pt password=x")
+    write(
+        tmp_path,
+        "/proc/cmdline",
+        "BOOT_IMAGE=/vm cryptdevice=UUID=12-34 amdgpu.ppfeaturemask=0xff iommu=pt password=x",
+    )
     started = time.process_time()
     found = facts.probe(Site(machine(tmp_path, HF_TOKEN="hf_secretsecret", HSA_XNACK="1")))
     assert time.process_time() - started < 1

@@ -149,4 +149,14 @@ def namesake(site: Site) -> list[CheckResult]:
     return [finding("namesake", version=version, folder=folder)] if version else []
 
 
-CHECKS: tuple[Check, ...] = (namesake, rocm, pytorch, kernels_for_card, wheels, engines)
+def bad_versions(site: Site) -> list[CheckResult]:
+    """Versions known to be bad: rows of bad_versions.toml."""
+    # lazily: the facts are made of these checks too
+    from gfxgraph.hardware import bad_versions, facts
+
+    rows = bad_versions.matching(facts.probe(site)) if site.gpus else []
+    shown = ({"version": row.id, "date": row.date, "en": row.en["why"], "zh": row.zh["why"]} for row in rows)
+    return [finding("bad_version", fix=row.en.get("do", ""), **facts) for row, facts in zip(rows, shown)]
+
+
+CHECKS: tuple[Check, ...] = (namesake, rocm, pytorch, kernels_for_card, wheels, engines, bad_versions)

@@ -2,11 +2,11 @@
 
     python benchmarks/explain_fresh.py SAMPLES.jsonl ANSWERS.json
 
-A sample is that of score_explain.py with "in_text" (could an expert tell from the text: yes, partly, no), "cause" (what
-the thread found) and "facts" (of the machine, where the thread gives some). Labels are written before the run.
-A person judges the answers, by these rules: *right* is the cause, or for "no" one of the causes named undecided; *honest*
-says that the log does not decide and names a check that would; *misleading* is a first line of advice for another cause,
-system or program; *fix first* is the thread's fix in the first line of advice.
+A sample is that of score_explain.py with "in_text" (could an expert tell from the text: yes, partly, no), "cause"
+(what the thread found) and "facts" (of the machine, where the thread gives some). Labels are written before the run.
+A person judges the answers, by these rules: *right* is the cause, or for "no" one of the causes named undecided;
+*honest* says that the log does not decide and names a check that would; *misleading* is a first line of advice for
+another cause, system or program; *fix first* is the thread's fix in the first line of advice.
 """
 
 from __future__ import annotations

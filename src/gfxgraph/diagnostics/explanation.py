@@ -268,7 +268,7 @@ class Explanation:
         ranked = sorted(zip(english, general.do), key=lambda both: bool(_CHECKS.match(both[0])))
         of_programs = (step for name in self.programs for step in kinds.advisors("program")[name].do[lang])
         component = kinds.advisors("component")[match.component].do[lang] if match.component else ()
-        package = "" if cause else libraries.advice(match.text, self.situation.conditions, lang)
+        package = "" if cause else self._package(match, lang)
         # Known steps come before those of a component that is only suspected.
         first, last = (component, ()) if match.code == _UNKNOWN else ((), component)
         general_steps = [fill(step, found, names, lang) for _, step in ranked]
@@ -310,6 +310,10 @@ class Explanation:
         shown = [text for step in steps if self._is_of_here(step) and (text := self.situation.advice(step, lang))]
         other = [text for text in shown if not any(word.lower() in self.words for word in _SETTING.findall(text))]
         return other or shown
+
+    def _package(self, match: Match, lang: str) -> str:
+        has_rocm_torch = causes.values(self.situation.facts, "torch.kind") == ["rocm"]
+        return libraries.advice(match.text, self.situation.conditions, lang, has_rocm_torch=has_rocm_torch)
 
     def _is_of_here(self, step: str) -> bool:
         """Whether ``step`` is not for a program that the log does not name."""

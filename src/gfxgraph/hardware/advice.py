@@ -151,27 +151,15 @@ def _this_system() -> set[str]:
 
 
 def environment_report() -> str:
-    """Return a few lines about this machine, to paste into a bug report."""
+    """Return what is true of this machine, a line a fact, to paste into a bug report."""
     # lazily: explain does not need them, and it must start fast
     from gfxgraph import __version__
-    from gfxgraph.hardware.defect_environment import detect
-    from gfxgraph.hardware.device import torch_rocm_status
-    from gfxgraph.hardware.versions import show
+    from gfxgraph.hardware.facts import probe
 
-    device, torch, environment = _device(), torch_rocm_status(), detect()
-    rows = [
-        ("gfxgraph", __version__),
-        ("GPU", f"{device.name} ({device.arch}, {device.source})" if device.arch else "none found"),
-        ("family", f"{device.family}, wave{device.wavefront}" if device.arch else ""),
-        ("support", device.support),
-        ("ROCm", show(environment.rocm) if environment.rocm else "not found"),
-        ("PyTorch", str(torch["message"])),
-        ("Python", platform.python_version()),
-        ("system", platform.platform()),
-        *config.reported(environment.environ).items(),
-    ]
-    rows += [
-        ("bad setting", f"{problem.variable}={problem.value}, allowed: {problem.allowed}")
-        for problem in config.load().problems
-    ]
-    return "\n".join(f"{label:<10} {value}" for label, value in rows if value)
+    device, found = _device(), probe()
+    gpu = f"{device.name} ({device.arch}, {device.family}, {device.source})" if device.arch else "none found"
+    torch = str(found.get("torch.version", "not installed"))
+    rows = [("gfxgraph", __version__), ("GPU", gpu), ("PyTorch", torch), ("Python", platform.python_version())]
+    rows += [(name, ", ".join(shown)) for name in found if (shown := values(found, name))]
+    rows += [(f"bad {one.variable}", f"{one.value}, allowed: {one.allowed}") for one in config.load().problems]
+    return "\n".join(f"{name:<26} {shown}" for name, shown in rows)

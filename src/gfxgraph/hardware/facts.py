@@ -12,7 +12,7 @@ import os
 import re
 import resource
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
@@ -24,7 +24,7 @@ from gfxgraph.hardware.access import container, device_nodes, has_amd_gpu
 from gfxgraph.hardware.checks import CheckState, Site, settings
 from gfxgraph.hardware.device import override_for
 from gfxgraph.hardware.machine import Machine
-from gfxgraph.hardware.software import kernel_module, tree_version
+from gfxgraph.hardware.software import built_targets, kernel_module, tree_version
 
 PACKAGES = frozenset(
     "torch torchvision torchaudio torchcodec triton triton-rocm pytorch-triton-rocm bitsandbytes amd-aiter aiter"
@@ -37,6 +37,12 @@ _KERNEL = re.compile(
 )
 _TARGETS = re.compile(rb"amdgcn-amd-amdhsa--(gfx[0-9a-f]{3,4})")
 _MOST_NBYTES = 256 << 20
+_EXAMINED = {
+    "has_amd_gpu": "gpu.present", "amdgpu_loaded": "driver.loaded", "kernel_release": "system.kernel",
+    "is_wsl": "system.wsl", "distro_id": "system.distribution", "rocm_version": "rocm.versions",
+    "framework_rocm_version": "torch.rocm", "framework_arch_list": "torch.archs",
+}  # fmt: skip
+"""Names in AMD's ``rocm examine --json``, and ours."""
 _DEVICE = "/sys/bus/pci/devices"
 
 
@@ -136,11 +142,7 @@ def _software(site: Site) -> dict[str, object]:
         found["torch.rocm"] = versions.show(theirs)
     if theirs and any(listed):
         found["torch.rocm_major_differs"] = theirs[0] != (versions.parse(listed[0]) or theirs)[0]
-    with suppress(OSError):
-        names = os.listdir(Path(torch.path) / "lib/rocblas/library") if torch.path else []
-        found["torch.archs"] = (
-            sorted({match[1] for name in names if (match := re.search(r"_(gfx\w+?)\.", name))}) or None
-        )
+    found["torch.archs"] = built_targets(torch) or None
     installed: dict[str, str] = {}
     for one in distributions(path=list(sys.path if site.search is None else site.search)):
         name = re.sub(r"[-_.]+", "-", one.metadata["Name"] or "").lower()
@@ -208,31 +210,17 @@ def of_report(data: object) -> dict[str, object]:
 
 def _of_examine(data: Mapping[str, Any]) -> dict[str, object]:
     archs = [gpu["gfx_target"] for gpu in data["gpus"] if isinstance(gpu, dict) and gpu.get("gfx_target")]
-    notes = " ".join(map(str, data.get("framework_notes", ())))
-    version = str(data.get("framework_version") or "")
-    is_torch = data.get("framework") == "pytorch" and bool(version)
-    kind = "rocm" if data.get("framework_rocm_version") else "cuda" if "+cu" in version + notes else "cpu"
-    found: dict[str, object] = {
-        "gpu.present": data.get("has_amd_gpu"),
-        "gpu.arch": archs or None,
-        "gpu.seen_as": archs or None,
-        "driver.loaded": data.get("amdgpu_loaded"),
-        "system.kernel": data.get("kernel_release"),
-        "system.cmdline": _KERNEL.findall(str(data.get("kernel_cmdline") or "")),
-        "system.container": data.get("container_kind") if data.get("in_container") else "none",
-        "system.wsl": data.get("is_wsl"),
-        "system.distribution": f"{data.get('distro_id', '')} {data.get('distro_version', '')}".strip(),
-        "rocm.versions": [data["rocm_version"]] if data.get("rocm_version") else None,
-        "torch.kind": kind if is_torch else None,
-        "torch.version": version if is_torch else None,
-        "torch.rocm": data.get("framework_rocm_version"),
-        "torch.archs": data.get("framework_arch_list") or None,
-        "access.kfd": _examined(data.get("kfd")),
-        "access.render": [_examined(one) for one in _list(data.get("render_devices"))] or None,
-    }
+    found: dict[str, object] = {ours: data.get(theirs) for theirs, ours in _EXAMINED.items()}
+    found |= {"gpu.arch": archs, "gpu.seen_as": archs, "access.kfd": _examined(data.get("kfd"))}
+    found["system.container"] = data.get("container_kind") if data.get("in_container") else "none"
+    found["system.cmdline"] = _KERNEL.findall(str(data.get("kernel_cmdline") or ""))
+    if data.get("framework") == "pytorch":
+        version = str(data.get("framework_version") or "")
+        kind = "rocm" if data.get("framework_rocm_version") else "cuda" if "+cu" in version else "cpu"
+        found |= {"torch.kind": kind, "torch.version": version}
     environ = data.get("env")
     found |= {f"environ.{name}": value for name, value in environ.items()} if isinstance(environ, dict) else {}
-    return {name: value for name, value in found.items() if value not in (None, "")}
+    return {name: value for name, value in found.items() if value not in (None, "", [])}
 
 
 def _examined(node: object) -> str | None:
@@ -241,7 +229,3 @@ def _examined(node: object) -> str | None:
     if not node.get("exists"):
         return "missing"
     return "allowed" if node.get("user_can_read") and node.get("user_can_write") else "refused"
-
-
-def _list(value: object) -> Iterable[object]:
-    return value if isinstance(value, list) else ()

@@ -107,7 +107,7 @@ def test_the_right_line_and_class(text: str, code: str | None) -> None:
 
 
 def test_no_alternative_of_a_whole_expression_is_short() -> None:
-    """`_rocm_init|rocm_sdk...(not found)` finds the bare name: a bracket is missing. Names of statuses may stand alone."""
+    """`_rocm_init|rocm_sdk...(not found)` finds the bare name: a bracket is missing. Names of statuses may do so."""
     for item in EXPRESSIONS:
         nodes = list(parser.parse(item.regex)) if item.kind in ("strong", "weak") else []
         for arm in nodes[0][1][1] if len(nodes) == 1 and nodes[0][0] is sre.BRANCH else ():

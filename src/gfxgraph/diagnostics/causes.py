@@ -100,6 +100,12 @@ def values(facts: Facts, name: str) -> list[str]:
     return [str(one).lower() if isinstance(one, bool) else str(one) for one in rows]
 
 
+def shown(terms: Iterable[str], facts: Facts) -> str:
+    """The facts that ``terms`` are about, with their values."""
+    names = dict.fromkeys(name for term in terms for name in re.findall(r"[a-z]\w*(?:\.\w+)+", term))
+    return "; ".join(f"{name}: {' '.join(found[:8])}" for name in names if (found := values(facts, name)))
+
+
 def numbers(version: object) -> tuple[int, ...]:
     """The numbers that a version begins with."""
     match = re.match(r"v?(\d+(?:\.\d+)*)", str(version))

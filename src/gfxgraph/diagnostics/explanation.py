@@ -150,7 +150,8 @@ class Explanation:
         else:
             if parts["why"] and not parts["package"]:
                 by_machine = bool(judged) and judged[0].proof == "machine"
-                lines.append(_indent(words["proved"] if by_machine else why, parts["why"]))
+                shown = f"   ({causes.shown(judged[0].cause.facts, self.situation.facts)})" if by_machine else ""
+                lines.append(_indent(words["proved"] if by_machine else why, parts["why"] + shown))
             lines.append(_indent(do, "\n".join(parts["do"] if more else self._first(parts["do"]))))
         if root.is_by_form:
             lines.append(_indent(words["note"], words["form"]))
@@ -161,8 +162,9 @@ class Explanation:
             lines += [_indent(words["source"], source) for source in parts["sources"]]
         else:
             lines.append(_indent(last, f"gfxgraph explain {root.code}"))
-        shown = others if more else others[:_MOST_OTHERS]
-        lines += [_indent(words["also"], _brief(match, lang)) for match in shown]
+        lines += [
+            _indent(words["also"], _brief(match, lang)) for match in others[: len(others) if more else _MOST_OTHERS]
+        ]
         return "\n".join(lines)
 
     def judged(self, match: Match) -> list[Judged]:

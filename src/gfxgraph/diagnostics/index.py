@@ -23,7 +23,7 @@ from gfxgraph.diagnostics import derived_files, kinds, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 from gfxgraph.diagnostics.kinds import Item
 
-VERSION = 53
+VERSION = 54
 """Increased when the format of the derived file changes."""
 hyperscan: Any = None  # a platform without a wheel, or a plain copy of the package
 with suppress(ImportError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from gfxgraph.diagnostics.scan import Scanner
     from gfxgraph.hardware.checks import Site
     from gfxgraph.hardware.device import DeviceInfo
+
+
+_LIBRARY = re.compile(r"/[\w./+-]{1,300}\.so(?:\.\d+)*")
 
 
 def family_of(arch: str) -> str:
@@ -97,7 +101,9 @@ def _with_device(found: Explanation, facts: Mapping[str, object] | None) -> Expl
     from gfxgraph.hardware import bad_versions
 
     if facts is None:
-        facts = {} if "windows" in conditions or not _may_have_gpu() else facts_here(said.arch)
+        path = _LIBRARY.search(found.matches[0].text)
+        is_away = "windows" in conditions or not _may_have_gpu()
+        facts = {} if is_away else facts_here(said.arch, path[0] if path else "")
     of_text = {"gpu.arch": [said.arch], "gpu.seen_as": [said.arch]} if said.arch else {}
     facts = {**of_text, **said.facts, **facts}
     situation = Situation(arch, override, frozenset(conditions), facts)
@@ -105,8 +111,11 @@ def _with_device(found: Explanation, facts: Mapping[str, object] | None) -> Expl
     return replace(found, families=families, situation=situation, bad_versions=bad)
 
 
-def facts_here(arch: str, site: Site | None = None) -> dict[str, object]:
-    """This machine's facts; none if it has no AMD GPU, or not the one that the text names: it failed elsewhere."""
+def facts_here(arch: str, library: str = "", site: Site | None = None) -> dict[str, object]:
+    """This machine's facts, and those of a library that the log names; none if it failed elsewhere.
+
+    That is: there is no AMD GPU here, or not the one that the text names.
+    """
     # lazily: only a machine with an AMD GPU is asked
     from gfxgraph.hardware import facts
     from gfxgraph.hardware.access import has_amd_gpu
@@ -115,7 +124,7 @@ def facts_here(arch: str, site: Site | None = None) -> dict[str, object]:
     site = site or Site()
     if not has_amd_gpu(site.machine) or (arch and arch not in {gpu.arch for gpu in site.gpus}):
         return {}
-    return facts.probe(site)
+    return facts.probe(site, library)
 
 
 def _device() -> DeviceInfo:

@@ -32,7 +32,8 @@ def test_what_the_machine_proves_is_the_answer_with_its_fix(tmp_path: Path) -> N
     build(tmp_path, LAPTOP)
     allow(tmp_path, 0o600)
     refused = explained(NO_GPU, tmp_path)
-    assert "proved: this user may not open /dev/kfd" in refused and "do:   sudo usermod -aG " in refused
+    assert "proved: this user may not open /dev/kfd" in refused and "(access.kfd: refused)" in refused
+    assert "do:   sudo usermod -aG " in refused
     allow(tmp_path, 0o666)
     hidden = explained(NO_GPU, tmp_path, HIP_VISIBLE_DEVICES="-1")
     assert "hides every GPU" in hidden and "do:   unset HIP_VISIBLE_DEVICES" in hidden
@@ -126,6 +127,11 @@ def test_a_library_has_an_owner_and_architectures(tmp_path: Path) -> None:
     here = machine(tmp_path)
     assert facts.library_facts(here, path)["archs"] == ["gfx1030", "gfx942"]
     assert facts.owner(here, path) == "apt rocblas"
+    build(tmp_path, LAPTOP)
+    known = advice.facts_here("", path, Site(machine(tmp_path), []))
+    text = advice.explain("HIP error: invalid device function", lang="en", facts=known).format()
+    assert "proved: the library that the log names holds no code for gfx1101" in text
+    assert "library.archs: gfx1030 gfx942" in text
     assert facts.owner(here, "/v/lib/python3.12/site-packages/torch/lib/libamdhip64.so") == "pip torch"
 
 
@@ -149,4 +155,4 @@ def test_a_failure_elsewhere_is_not_asked_about_here(tmp_path: Path, what: str) 
     """The text names a GPU that is not here, or nothing here could fail so."""
     build(tmp_path, LAPTOP if what == "another GPU" else [], devices=False)
     arch = "gfx906" if what == "another GPU" else ""
-    assert advice.facts_here(arch, Site(machine(tmp_path), [])) == {}
+    assert advice.facts_here(arch, site=Site(machine(tmp_path), [])) == {}

@@ -33,7 +33,10 @@ class Words(NamedTuple):
 
 
 class PossibleCause(NamedTuple):
-    """One cause of a class. ``where`` is the situation it belongs to, as in "@windows: ", '' if any."""
+    """One cause of a class. ``where`` is the situation it belongs to, as in "@windows: ", '' if any.
+
+    ``decides`` is false of what many healthy logs and machines have, too: it puts the cause first and proves nothing.
+    """
 
     log: str
     facts: tuple[str, ...]
@@ -41,6 +44,7 @@ class PossibleCause(NamedTuple):
     words: Mapping[str, Words]
     where: str = ""
     sources: tuple[str, ...] = ()
+    decides: bool = True
 
 
 class Judged(NamedTuple):
@@ -66,9 +70,8 @@ def read(table: Mapping[str, Any]) -> PossibleCause:
     """A cause as the catalogue's file has it."""
     words = {lang: Words(**{"why": "", "do": "", **table[lang]}) for lang in ("en", "zh")}
     facts, sources = table.get("facts", ()), table.get("sources", ())
-    return PossibleCause(
-        table.get("log", ""), tuple(facts), table.get("check", ""), words, table.get("where", ""), tuple(sources)
-    )
+    log, check, where = (table.get(name, "") for name in ("log", "check", "where"))
+    return PossibleCause(log, tuple(facts), check, words, where, tuple(sources), table.get("decides", True))
 
 
 def holds(terms: Iterable[str], facts: Facts) -> bool | None:
@@ -130,11 +133,12 @@ def judge(
         so = holds(cause.facts, facts)
         if so is False or not fits(cause.where):
             continue
-        if number in lines:
+        if number in lines and cause.decides:
             distance = abs(lines[number] - root)
             proved.append(((2 if distance else 0, distance), Judged(cause, "log", lines[number])))
-        elif cause.facts and so:
+        elif cause.facts and so and cause.decides:
             proved.append(((1, -len(cause.facts)), Judged(cause, "machine")))
         elif cause.check:
-            open_.append(Judged(cause, ""))
+            is_likely = number in lines or any(holds([term], facts) for term in cause.facts)
+            open_.insert(0 if is_likely else len(open_), Judged(cause, ""))
     return [judged for _, judged in sorted(proved, key=lambda both: both[0])] or open_

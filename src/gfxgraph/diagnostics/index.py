@@ -23,7 +23,7 @@ from gfxgraph.diagnostics import derived_files, kinds, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 from gfxgraph.diagnostics.kinds import Item
 
-VERSION = 54
+VERSION = 55
 """Increased when the format of the derived file changes."""
 hyperscan: Any = None  # a platform without a wheel, or a plain copy of the package
 with suppress(ImportError):
@@ -38,6 +38,10 @@ DIGIT = re.compile(r"(?<![\[{\d,-])\d(?!\d*,?\d*\}|-)")
 _COMMON = re.compile("error|fail|support|not |invalid|available|found|unable|could|cannot|file|device|memory")
 _MOST_KNOWN = 4096
 _SHORT = 240  # bytes of a text that no expression takes long for
+
+Nodes = Iterable[Any]
+"""A parsed expression, as ``re`` has it."""
+_Automaton = tuple[Any, Any]
 
 
 class Searcher:
@@ -108,7 +112,7 @@ class Searcher:
         self._found.append(number)
 
 
-def _database(literals: Sequence[bytes]) -> tuple[Any, Any]:
+def _database(literals: Sequence[bytes]) -> _Automaton:
     """An automaton of literals and its working memory: a tenth of a second for thousands; nothing is kept on disk."""
     if hyperscan is None or not literals:
         return None, None
@@ -118,7 +122,7 @@ def _database(literals: Sequence[bytes]) -> tuple[Any, Any]:
     return database, hyperscan.Scratch(database)
 
 
-def needed(nodes: Iterable[Any]) -> frozenset[str]:
+def needed(nodes: Nodes) -> frozenset[str]:
     """Literals of a parsed expression, in small letters, one of which is in every text that matches; {''} if none."""
     sets, run = [frozenset({""})], ""
     for op, value in [*nodes, (None, None)]:
@@ -144,7 +148,7 @@ def _telling(literal: str) -> int:
     return min(len(literal), _LEAST) if _COMMON.search(literal) else len(literal)
 
 
-def _n_ways(nodes: Iterable[Any]) -> int:
+def _n_ways(nodes: Nodes) -> int:
     """How many repetitions of an expression multiply the ways that a search can go; one without end counts double."""
     total = 0
     for op, value in nodes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gfxgraph.diagnostics import causes
 
@@ -34,7 +34,7 @@ def rows() -> tuple[BadVersion, ...]:
     with Path(__file__).with_suffix(".toml").open("rb") as file:
         table = tomllib.load(file)["row"]
     lists = ("when", "codes", "sources")
-    made: list[dict[str, Any]] = [row | {key: tuple(row[key]) for key in lists} for row in table]
+    made = [row | {key: tuple(row[key]) for key in lists} for row in table]
     return tuple(BadVersion(**row) for row in made)
 
 

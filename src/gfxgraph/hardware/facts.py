@@ -43,6 +43,7 @@ _EXAMINED = {
     "framework_rocm_version": "torch.rocm", "framework_arch_list": "torch.archs",
 }  # fmt: skip
 """Names in AMD's ``rocm examine --json``, and ours."""
+_Json = Mapping[str, Any]
 _DEVICE = "/sys/bus/pci/devices"
 
 
@@ -171,9 +172,11 @@ def library_facts(machine: Machine, library: str) -> dict[str, object]:
     path = machine.path(library)
     found: dict[str, object] = {"name": path.name, "exists": path.exists(), "owner": owner(machine, library)}
     with suppress(OSError, ValueError), path.open("rb") as file:
-        nbytes = min(os.fstat(file.fileno()).st_size, _MOST_NBYTES)
-        with mmap.mmap(file.fileno(), nbytes, access=mmap.ACCESS_READ) as data:
-            found["archs"] = sorted({match[1].decode() for match in _TARGETS.finditer(data)}) or None
+        # What is too large to read, or compressed, may hold more than can be seen: nothing is said of it.
+        is_small = os.fstat(file.fileno()).st_size <= _MOST_NBYTES
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if is_small and data.find(b"CCOB") < 0:
+                found["archs"] = sorted({match[1].decode() for match in _TARGETS.finditer(data)}) or None
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -205,10 +208,11 @@ def of_report(data: object) -> dict[str, object]:
         data = data["facts"]
     if not isinstance(data, dict):
         raise ValueError("no facts in it: take the file of gfxgraph doctor --json")
-    return _of_examine(data) if "os_family" in data and "gpus" in data else dict(data)
+    is_examined = "os_family" in data and isinstance(data.get("gpus"), list)
+    return _of_examine(data) if is_examined else dict(data)
 
 
-def _of_examine(data: Mapping[str, Any]) -> dict[str, object]:
+def _of_examine(data: _Json) -> dict[str, object]:
     archs = [gpu["gfx_target"] for gpu in data["gpus"] if isinstance(gpu, dict) and gpu.get("gfx_target")]
     found: dict[str, object] = {ours: data.get(theirs) for theirs, ours in _EXAMINED.items()}
     found |= {"gpu.arch": archs, "gpu.seen_as": archs, "access.kfd": _examined(data.get("kfd"))}

@@ -68,7 +68,11 @@ def an_entry_is_whole(path):
         assert fields_in(en[key]) == fields_in(zh[key]) <= {*data.get("fields", []), "arch", "override", "index"}
     assert len(data.get("cause", [])) <= causes.MOST
     for cause in [*data.get("cause", []), *machine_causes()]:
-        assert {"en", "zh"} <= set(cause) <= {"log", "facts", "check", "en", "zh", "where", "sources", "codes"}
+        assert (
+            {"en", "zh"}
+            <= set(cause)
+            <= {"log", "facts", "check", "en", "zh", "where", "sources", "codes", "decides"}
+        )
         assert {"do"} <= set(cause["en"]) == set(cause["zh"]) <= {"why", "do", "means"}
         assert ("check" in cause) == ("means" in cause["en"])
         assert causes.holds(cause.get("facts", ()), {}) is (None if cause.get("facts") else True)

@@ -52,6 +52,13 @@ def test_a_log_that_does_not_decide_says_so() -> None:
         assert told["undecided"] and len(told["causes"]) > 1 and all(cause["check"] for cause in told["causes"])
 
 
+def test_what_healthy_machines_have_too_proves_nothing() -> None:
+    """Two ROCm copies are named first, with the check, and not as the proved cause of a crash."""
+    crashed = "gfx1030 rocm: Segmentation fault (core dumped)"
+    text = advice.explain(crashed, lang="en", facts={"rocm.n": 2, "gpu.arch": ["gfx1030"]}).format()
+    assert "proved" not in text and "  A  two ROCm installations" in text
+
+
 def test_json_says_that_nothing_failed() -> None:
     """A healthy log and a warning are told apart, and neither is a failure."""
     nothing = advice.explain("step 3 loss 0.1").as_dict()

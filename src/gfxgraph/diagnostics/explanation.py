@@ -170,6 +170,8 @@ class Explanation:
     def judged(self, match: Match) -> list[Judged]:
         """The causes of ``match`` that are proved, or, if none is, those that are not excluded."""
         situation = self.situation
+        if not match.text and not situation.facts:  # a code or a number: nothing has failed
+            return []
         found = (*entry(match.code).causes, *causes.of_machines(match.code), *self.bad_versions)
         return causes.judge(
             found,
@@ -315,6 +317,8 @@ class Explanation:
 
     def _package(self, match: Match, lang: str) -> str:
         has_rocm_torch = causes.values(self.situation.facts, "torch.kind") == ["rocm"]
+        if not match.text:
+            return ""
         return libraries.advice(match.text, self.situation.conditions, lang, has_rocm_torch=has_rocm_torch)
 
     def _is_of_here(self, step: str) -> bool:

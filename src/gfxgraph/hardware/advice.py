@@ -97,9 +97,6 @@ def _with_device(found: Explanation, facts: Mapping[str, object] | None) -> Expl
     override = known.override if known else ""
     if override:
         conditions.add("override")
-    # lazily: a code is explained without it
-    from gfxgraph.hardware import bad_versions
-
     if facts is None:
         path = _LIBRARY.search(found.matches[0].text)
         is_away = "windows" in conditions or not _may_have_gpu()
@@ -107,8 +104,13 @@ def _with_device(found: Explanation, facts: Mapping[str, object] | None) -> Expl
     of_text = {"gpu.arch": [said.arch], "gpu.seen_as": [said.arch]} if said.arch else {}
     facts = {**of_text, **said.facts, **facts}
     situation = Situation(arch, override, frozenset(conditions), facts)
-    bad = tuple(bad_versions.causes_of(found.matches[0].code))
-    return replace(found, families=families, situation=situation, bad_versions=bad)
+    found = replace(found, families=families, situation=situation)
+    if not found.matches[0].text and not facts:
+        return found
+    # lazily: a code is explained without it
+    from gfxgraph.hardware import bad_versions
+
+    return replace(found, bad_versions=tuple(bad_versions.causes_of(found.matches[0].code)))
 
 
 def facts_here(arch: str, library: str = "", site: Site | None = None) -> dict[str, object]:

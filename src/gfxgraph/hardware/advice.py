@@ -98,19 +98,25 @@ def _with_device(found: Explanation, facts: Mapping[str, object] | None) -> Expl
     if override:
         conditions.add("override")
     if facts is None:
-        path = _LIBRARY.search(found.matches[0].text)
-        is_away = "windows" in conditions or not _may_have_gpu()
-        facts = {} if is_away else facts_here(said.arch, path[0] if path else "")
+        facts = _facts_of(found) if "windows" not in conditions else {}
     of_text = {"gpu.arch": [said.arch], "gpu.seen_as": [said.arch]} if said.arch else {}
     facts = {**of_text, **said.facts, **facts}
     situation = Situation(arch, override, frozenset(conditions), facts)
-    found = replace(found, families=families, situation=situation)
-    if not found.matches[0].text and not facts:
+    return _with_bad_versions(replace(found, families=families, situation=situation))
+
+
+def _with_bad_versions(found: Explanation) -> Explanation:
+    if not found.matches[0].text and not found.situation.facts:
         return found
     # lazily: a code is explained without it
     from gfxgraph.hardware import bad_versions
 
     return replace(found, bad_versions=tuple(bad_versions.causes_of(found.matches[0].code)))
+
+
+def _facts_of(found: Explanation) -> dict[str, object]:
+    path = _LIBRARY.search(found.matches[0].text)
+    return facts_here(found.situation.arch, path[0] if path else "") if _may_have_gpu() else {}
 
 
 def facts_here(arch: str, library: str = "", site: Site | None = None) -> dict[str, object]:

@@ -128,7 +128,7 @@ def judge(
         fits: whether a situation is this one.
     """
     proved: list[tuple[tuple[int, int], Judged]] = []
-    open_: list[Judged] = []
+    open_: list[tuple[int, Judged]] = []
     for number, cause in enumerate(causes):
         so = holds(cause.facts, facts)
         if so is False or not fits(cause.where):
@@ -139,6 +139,11 @@ def judge(
         elif cause.facts and so and cause.decides:
             proved.append(((1, -len(cause.facts)), Judged(cause, "machine")))
         elif cause.check:
-            is_likely = number in lines or any(holds([term], facts) for term in cause.facts)
-            open_.insert(0 if is_likely else len(open_), Judged(cause, ""))
-    return [judged for _, judged in sorted(proved, key=lambda both: both[0])] or open_
+            speaks = 0 if number in lines or (cause.facts and so) else 1 if _any_holds(cause, facts) else 2
+            open_.append((speaks, Judged(cause, "")))
+    ranked = sorted(open_, key=lambda both: both[0])
+    return [judged for _, judged in sorted(proved, key=lambda both: both[0])] or [judged for _, judged in ranked]
+
+
+def _any_holds(cause: PossibleCause, facts: Facts) -> bool:
+    return any(holds([term], facts) for term in cause.facts)

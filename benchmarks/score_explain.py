@@ -44,12 +44,14 @@ def without_own(text: str, source: str) -> tuple[str, str]:
     """Code and answer for ``text``, as if no advice came from the thread ``source`` ("owner/name#number")."""
     owner, _, number = source.partition("#")
     own = re.compile(rf"{re.escape(owner)}/\w+/{number}$") if number else re.compile(r"(?!)")
-    nowhere = {"en": "@nowhere: ", "zh": "@nowhere: "}
 
     def entry(code: str) -> Condition:
         found = read(code)
-        hints = (hint._replace(words=nowhere, why={}) if own.search(hint.source) else hint for hint in found.hints)
-        return found._replace(hints=tuple(hints))
+        causes = (
+            cause._replace(where="@nowhere: ") if any(map(own.search, cause.sources)) else cause
+            for cause in found.causes
+        )
+        return found._replace(causes=tuple(causes))
 
     read, explanation.entry = explanation.entry, entry  # type: ignore[assignment]
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gfxgraph.diagnostics import situation, statuses
+from gfxgraph.diagnostics import causes, situation, statuses
 from gfxgraph.diagnostics.entries import Condition, codes, entry
 from gfxgraph.diagnostics.render import LABELS, fill
 
@@ -88,8 +88,10 @@ def _general(step: str) -> str:
 def _extras(found: Condition, lang: str) -> Iterator[tuple[str, str]]:
     """Advice that depends on the log, notes by GPU, statuses and sources, each with its heading."""
     words = LABELS_OF_PARTS[lang]
-    for hint in found.hints:
-        yield words["here"].format(when=f"`{hint.when}`"), _general(hint.words[lang])
+    for cause in (*found.causes, *causes.of_machines(found.code)):
+        how = cause.log or ", ".join(cause.facts)
+        said = cause.words[lang]
+        yield words["here"].format(when=f"`{how}`"), _general("\n".join(filter(None, (said.why, said.do))))
     notes = found.text(lang).notes
     if notes:
         yield (

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from gfxgraph import config, torch_names
-from gfxgraph.cli import _contract, _selftest
+from gfxgraph.cli import _contract, _facts, _selftest
 from gfxgraph.diagnostics.render import visible
 from gfxgraph.errors import first_line
 from gfxgraph.hardware import checks, versions
@@ -29,6 +29,9 @@ _MARK = {CheckState.GREEN: ("ok  ", "green"), CheckState.AMBER: ("warn", "yellow
 @click.command(cls=_contract.Command, short_help="Check GPU, ROCm, PyTorch and settings.")
 @click.option("--why", is_flag=True, help="Show which known defects apply here and what each changed.")
 @_contract.as_json
+@click.option(
+    "--bundle", type=_contract.OutFile(), metavar="FILE", help="Write all of it, redacted, for a bug report."
+)
 @click.option("--selftest", is_flag=True, help="Run the safety suite on the GPU here and write one JSON report.")
 @click.option(
     "-o",
@@ -50,6 +53,7 @@ def command(
     ctx: click.Context,
     why: bool,
     as_json: bool,
+    bundle: str | None,
     selftest: bool,
     out: Path,
     allow_cuda: bool,
@@ -79,8 +83,12 @@ def command(
             environment = Environment(platform="none", source="did not answer")
             found = [checks.hung("GPUs")]
         found += checks.run(checks.ALL, Site())
-    if as_json:
-        click.echo(json.dumps(report(environment, found), indent=2, ensure_ascii=False))
+    if bundle:
+        with _contract.working("doctor"):
+            _facts.write_bundle(Path(bundle), {"facts": _facts.facts(), **report(environment, found)})
+        click.echo(bundle)
+    elif as_json:
+        click.echo(json.dumps({"facts": _facts.facts(), **report(environment, found)}, indent=2, ensure_ascii=False))
     else:
         _screen(environment, found, lang)
         if why:

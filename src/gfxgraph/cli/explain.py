@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # a code is explained without them
 _BLOCK = 1 << 20
 _MOST_NBYTES = 1 << 28
 """Of what has no end of its own: a device, a pipe that is given as an argument."""
+_LONGEST_NAME = 80
 _LOG_SUFFIXES = (".log", ".txt", ".out", ".err", ".json", ".jsonl")
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which the fcntl module of some builds lacks
 
@@ -41,9 +42,21 @@ _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which the fcntl module of some builds lac
 @_contract.lang
 @click.option("--more", is_flag=True, help="Everything that is known, not only the likeliest.")
 @click.option("--live", is_flag=True, help="In a pipe: explain on stderr as soon as something is found.")
+@click.option(
+    "--facts",
+    type=click.Path(),
+    help="The machine that failed: a file of gfxgraph doctor --json, or rocm examine --json.",
+)
 @click.option("--stdout", "to_stdout", is_flag=True, help="In a pipe: explain at the end of the output.")
 def command(
-    subject: tuple[str, ...], as_list: bool, as_json: bool, lang: str, more: bool, live: bool, to_stdout: bool
+    subject: tuple[str, ...],
+    as_list: bool,
+    as_json: bool,
+    lang: str,
+    more: bool,
+    live: bool,
+    facts: str | None,
+    to_stdout: bool,
 ) -> None:
     """Explain an error.
 
@@ -53,7 +66,8 @@ def command(
     gfxgraph explain run.log
     program 2>&1 | gfxgraph explain
 
-    Exit status: 0 explained, 1 nothing to explain, 2 no such file or name.
+    Exit status: 0 explained, 1 nothing to explain, 2 no such file or name. In a pipe it is 0, whatever was found: the
+    program's own status is the shell's to keep (pipefail), or gfxgraph run's.
     """
     if as_list:
         if subject:
@@ -62,20 +76,22 @@ def command(
         return
     if not subject and sys.stdin.isatty():
         raise click.UsageError("name what to explain, or pipe a program's output into this command")
-    if subject and subject != ("-",):
-        found = _subject(subject, lang)
+    known = _facts(facts) if facts else None
+    is_piped = not subject or subject == ("-",)
+    if not is_piped:
+        found = _subject(subject, lang, known)
         if not found and len(subject) == 1:
             _refuse_missing(subject[0])
         _show(found, as_json, " ".join(subject), lang, more)
     else:
-        found, told = _pipe(lang, quiet=as_json, live=live)
+        found, told = _pipe(lang, known, quiet=as_json, live=live)
         if as_json:
             _show(found, as_json, "", lang)
         elif found.warned or (found and not live and found.matches[0].code not in told):
             stream = sys.stdout if to_stdout else sys.stderr
             stream.write(f"\n{found.format(more=more)}\n")
     sys.stdout.flush()
-    raise SystemExit(0 if found else 1)
+    raise SystemExit(0 if found or is_piped else 1)
 
 
 def _list(as_json: bool, lang: str) -> None:
@@ -95,7 +111,18 @@ def _show(found: Explanation, as_json: bool, asked: str, lang: str, more: bool =
         click.echo(found.format(more=more or bool(code_of(asked))), err=not found)
 
 
-def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
+def _facts(path: str) -> dict[str, object]:
+    # lazily: rarely given
+    from gfxgraph import files
+    from gfxgraph.hardware.facts import of_report
+
+    try:
+        return of_report(files.parse_json(files.read_named(Path(path))))
+    except (OSError, ValueError) as error:
+        _contract.refuse("file_unusable", path=path, problem=error)
+
+
+def _subject(subject: tuple[str, ...], lang: str, facts: dict[str, object] | None) -> Explanation:
     """Explain arguments: files where all of them are, else a code, a number or a text."""
     paths = [Path(word) for word in subject]
     # Also a pipe, as in `gfxgraph explain <(dmesg)`.
@@ -118,8 +145,8 @@ def _subject(subject: tuple[str, ...], lang: str) -> Explanation:
                     )
             except OSError as error:
                 _contract.refuse("file_unusable", path=path, problem=error.strerror or error)
-        return advice.conclude(scanner, lang=lang)
-    return advice.explain(" ".join(subject), lang=lang)
+        return advice.conclude(scanner, lang=lang, facts=facts)
+    return advice.explain(" ".join(subject), lang=lang, facts=facts)
 
 
 _SAID = {
@@ -145,11 +172,11 @@ def _refuse_missing(word: str) -> None:
 
     known = [*names().ranks, *names().aliases]
     known += [each for status in statuses.every() for each in (status.name, *status.aka)]
-    if word.isidentifier() and _contract.near(word, known) != "none":
+    if word.isidentifier() and len(word) < _LONGEST_NAME:
         _contract.refuse_name("status or code", word, known, "gfxgraph explain --list")
 
 
-def _pipe(lang: str, *, quiet: bool, live: bool) -> tuple[Explanation, set[str]]:
+def _pipe(lang: str, facts: dict[str, object] | None, *, quiet: bool, live: bool) -> tuple[Explanation, set[str]]:
     """Pass stdin on to stdout as it comes and scan it on the way; also the codes that the text explains itself."""
     # Ctrl-C reaches the whole pipeline: the engine dies of it, and its last words are to be explained.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -181,7 +208,7 @@ def _pipe(lang: str, *, quiet: bool, live: bool) -> tuple[Explanation, set[str]]
     scanner.finish()
     if live:
         _say_new(scanner, said, lang)
-    return advice.conclude(scanner, lang=lang), scanner.told
+    return advice.conclude(scanner, lang=lang, facts=facts), scanner.told
 
 
 def _say_new(scanner: Scanner, said: set[str], lang: str) -> None:

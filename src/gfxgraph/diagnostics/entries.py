@@ -13,6 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from gfxgraph.diagnostics import causes
+from gfxgraph.diagnostics.causes import PossibleCause
+
 FOLDER = Path(__file__).parent / "catalogue"
 LANGUAGES = ("en", "zh")
 
@@ -32,18 +35,6 @@ class EntryText(NamedTuple):
     seen: EntryText | None = None
 
 
-class Hint(NamedTuple):
-    """Advice for logs that contain ``when``, or for all if that is empty; its ``why`` replaces the entry's.
-
-    ``source`` is the thread that found it, of what was found in one.
-    """
-
-    when: str
-    words: Mapping[str, str]
-    why: Mapping[str, str] = MappingProxyType({})
-    source: str = ""
-
-
 class Condition(NamedTuple):
     """One condition: what to say about it; how it is recognised is in the index."""
 
@@ -51,7 +42,7 @@ class Condition(NamedTuple):
     fields: tuple[str, ...]
     aliases: tuple[str, ...]
     texts: Mapping[str, EntryText]
-    hints: tuple[Hint, ...]
+    causes: tuple[PossibleCause, ...]
     sources: tuple[str, ...]
 
     def text(self, lang: str) -> EntryText:
@@ -87,21 +78,12 @@ def entry(code: str) -> Condition:
 
 def parse(table: Mapping[str, Any]) -> Condition:
     """Turn a parsed file into a ``Condition``."""
-    hints = (
-        (
-            hint.get("when", ""),
-            {lang: hint[lang] for lang in LANGUAGES},
-            {lang: hint[f"why_{lang}"] for lang in LANGUAGES if f"why_{lang}" in hint},
-            hint.get("source", ""),
-        )
-        for hint in table.get("hint", ())
-    )
     return Condition(
         table["code"],
         tuple(table.get("fields", ())),
         tuple(table.get("aliases", ())),
         {lang: _text(table[lang]) for lang in LANGUAGES},
-        tuple(Hint(*hint) for hint in hints),
+        tuple(map(causes.read, table.get("cause", ()))),
         tuple(table.get("sources", ())),
     )
 

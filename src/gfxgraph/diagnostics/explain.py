@@ -126,14 +126,19 @@ def _matches(scanner: Scanner, lines: list[str]) -> list[Match]:
         hits = [hit for hit in hits if hit.strength == 3 or not is_of_others(hit.code)]
         if not any(map(mentions.names_amd, lines)):
             hits = [hit for hit in hits if hit.strength > 0 or (hit.strength == 0 and hit.code not in _ANYBODYS)]
-    hints = {hit.code: tuple(n for code, n in sorted(scanner.hints) if code == hit.code) for hit in hits}
-    matches = [Match(hit.code, hit.text, hit.line, hit.count, hints[hit.code]) for hit in order(hits)]
+    matches = [Match(hit.code, hit.text, hit.line, hit.count, _causes(scanner, hit)) for hit in order(hits)]
     if found and all(ranks[match.code] >= _ENDS and match.line != found[1] for match in matches):
         component, line, text = found
         code = unknown_errors.by_form(text)
         unknown = Match(code or unknown_errors.CODE, text, line, 1, component=component, is_by_form=bool(code))
         return [unknown, *matches]
     return matches
+
+
+def _causes(scanner: Scanner, hit: CodeHit) -> dict[int, int]:
+    """By the number of a cause of this class, the nearest line that shows it."""
+    shown = {number: lines for (code, number), lines in scanner.causes.items() if code == hit.code}
+    return {number: min(lines, key=lambda line: abs(line - hit.line)) for number, lines in shown.items()}
 
 
 def order(hits: Iterable[CodeHit]) -> list[CodeHit]:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
-from gfxgraph.diagnostics import kinds, libraries
+from gfxgraph.diagnostics import causes, kinds, libraries
+from gfxgraph.diagnostics.causes import Judged
 from gfxgraph.diagnostics.entries import EntryText, entry
 from gfxgraph.diagnostics.render import LABELS, fill, visible
-from gfxgraph.diagnostics.situation import Situation
+from gfxgraph.diagnostics.situation import CONDITION, Situation
 from gfxgraph.diagnostics.statuses import Status, every
 
 _BOTH = {
     "seen": ("seen: ", "日志："),
     "line": ("line {line}", "第 {line} 行"),
     "times": ("{count} times", "共 {count} 次"),
-    "hint": ("here: ", "本例："),
+    "proved": ("proved: ", "已证实："),
+    "undecided": ("the log does not decide between", "日志不足以判断是以下哪一种："),
+    "check": ("check: {check}", "检查：{check}"),
+    "means": ("   {means}", "   {means}"),
+    "then": ("then: {do}", "则：{do}"),
     "note": ("note: ", "说明："),
     "status": ("code: ", "代码："),
     "gpu": ("gpu:  ", "GPU："),
@@ -40,9 +45,11 @@ _BOTH = {
 _WORDS = {lang: {key: both[n] for key, both in _BOTH.items()} for n, lang in enumerate(("en", "zh"))}
 
 _UNKNOWN = "not_in_catalogue"
-_LONGEST, _LEAST_ADVICE = 640, 340
-"""Characters of an explanation, and of its advice if the rest is long."""
-_LONGEST_SEEN, _LONGEST_WHY, _MOST_STEPS, _MOST_OTHERS = 120, 160, 3, 2
+_LONGEST_ADVICE, _LONGEST_SEEN, _MOST_STEPS, _MOST_OTHERS, _MOST_CAUSES = 340, 120, 3, 2, 2
+_OF_A_PROGRAM = re.compile(
+    r"(vLLM|SGLang|ComfyUI|TensorFlow|JAX|ollama|llama\.cpp|LM Studio|Blender|Lemonade|whisper)\b[^:：]{0,30}[:：]",
+    re.IGNORECASE,
+)
 _SETTING = re.compile(r"\b[A-Z][A-Z0-9_]{5,}=[\w.:]+")
 _CHECKS = re.compile(
     r"(?:check|find|see|which|count|look|compare|ask|read|gfxgraph doctor|report|is it|sudo dmesg|ls|id)\b",
@@ -56,6 +63,7 @@ class Match:
     """One recognised condition: its code and, if it came from a log, the line and number of occurrences.
 
     ``component`` is the part of ROCm named by an unknown sentence.
+    ``causes`` are those that the log shows, each with the line.
     ``is_by_form`` means that the sentence is unknown and was classified by its form.
     """
 
@@ -63,7 +71,7 @@ class Match:
     text: str = ""
     line: int = 0
     count: int = 0
-    hints: tuple[int, ...] = ()
+    causes: Mapping[int, int] = field(default_factory=dict)
     status: Status | None = None
     component: str = ""
     is_by_form: bool = False
@@ -84,14 +92,6 @@ class Code(str):
     __hash__ = str.__hash__
 
 
-class MachineAnswer(NamedTuple):
-    """What this machine shows about a failure, in both languages, and the command that mends it."""
-
-    en: str
-    zh: str
-    fix: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """What was recognised, the root cause first. False if there is nothing to explain.
@@ -100,7 +100,7 @@ class Explanation:
     ``families`` are the GPU families in play ("RDNA2"), from the log or from this machine: their
     notes are shown. ``archs`` are the gfx targets named in the log, with their families. ``programs`` are those named
     in the log that have their own advice, and ``words`` those of the log.
-    ``findings`` are what this machine shows, if it is the one that failed. ``warned`` is what a program that went on
+    The situation's facts are those of the machine that failed. ``warned`` is what a program that went on
     has warned of; then there are no matches.
     """
 
@@ -111,8 +111,8 @@ class Explanation:
     situation: Situation = Situation()
     programs: tuple[str, ...] = ()
     words: frozenset[str] = frozenset()
-    findings: tuple[MachineAnswer, ...] = ()
     warned: tuple[Match, ...] = ()
+    bad_versions: tuple[causes.PossibleCause, ...] = ()
 
     @property
     def code(self) -> Code | None:
@@ -142,12 +142,17 @@ class Explanation:
         parts = self._parts(root, lang, more)
         what, why, do, last = LABELS[lang]
         lines = [f"{root.code}: {parts['title']}", *self._place(root, lang, 200 if more else _LONGEST_SEEN)]
+        judged = self.judged(root)
         if more:
-            lines += [_indent(what, parts["what"]), _indent(why, parts["why"])]
-        elif not (self.findings or parts["package"]):
-            lines.append(_indent(why, _clause(parts["why"])))
-        steps = parts["do"] if more else self._first(parts["do"], sum(map(len, lines)))
-        lines.append(_indent(do, "\n".join(steps)))
+            lines.append(_indent(what, parts["what"]))
+        if len(judged) > 1 and not judged[0].proof and not parts["package"]:
+            lines += self._undecided(judged, lang, len(judged) if more else _MOST_CAUSES)
+        else:
+            if parts["why"] and not parts["package"]:
+                by_machine = bool(judged) and judged[0].proof == "machine"
+                shown = f"   ({causes.shown(judged[0].cause.facts, self.situation.facts)})" if by_machine else ""
+                lines.append(_indent(words["proved"] if by_machine else why, parts["why"] + shown))
+            lines.append(_indent(do, "\n".join(parts["do"] if more else self._first(parts["do"]))))
         if root.is_by_form:
             lines.append(_indent(words["note"], words["form"]))
         if more:
@@ -157,9 +162,35 @@ class Explanation:
             lines += [_indent(words["source"], source) for source in parts["sources"]]
         else:
             lines.append(_indent(last, f"gfxgraph explain {root.code}"))
-        shown = others if more else others[:_MOST_OTHERS]
-        lines += [_indent(words["also"], _brief(match, lang)) for match in shown]
+        lines += [
+            _indent(words["also"], _brief(match, lang)) for match in others[: len(others) if more else _MOST_OTHERS]
+        ]
         return "\n".join(lines)
+
+    def judged(self, match: Match) -> list[Judged]:
+        """The causes of ``match`` that are proved, or, if none is, those that are not excluded."""
+        situation = self.situation
+        if not match.text and not situation.facts:  # a code or a number: nothing has failed
+            return []
+        found = (*entry(match.code).causes, *causes.of_machines(match.code), *self.bad_versions)
+        return causes.judge(
+            found,
+            match.causes,
+            match.line,
+            situation.facts,
+            lambda where: not where or bool(situation.advice(where + "x")),
+        )
+
+    def _undecided(self, judged: list[Judged], lang: str, most: int) -> Iterator[str]:
+        """The causes that are left, each with the command that decides and what follows."""
+        words = _WORDS[lang]
+        yield _indent("", words["undecided"])
+        for letter, one in zip("ABCDEFGH", judged[:most]):
+            its = one.cause.words[lang]
+            check = words["check"].format(check=self.situation.named(one.cause.check or "gfxgraph doctor", lang))
+            yield _indent(f"{letter}  ", self.situation.named(its.why, lang))
+            yield _indent("   ", check + (words["means"].format(means=its.means) if its.means else ""))
+            yield _indent("   ", words["then"].format(do=self.situation.named(its.do, lang)))
 
     def _place(self, root: Match, lang: str, longest: int) -> Iterator[str]:
         """Where it was seen: the line, the component, the GPU, and what this machine says."""
@@ -173,7 +204,6 @@ class Explanation:
             yield _indent(words["status"], _status(root.status, lang))
         if self.archs:
             yield _indent(words["gpu"], ", ".join(self.archs))
-        yield from (_indent(words["hint"], getattr(finding, lang)) for finding in self.findings)
 
     def as_dict(self, lang: str = "") -> dict[str, object]:
         """Return plain data for JSON: ``code``, ``matches`` and the explanation."""
@@ -194,10 +224,32 @@ class Explanation:
                 for match in self.matches
             ],
             "explanation": self._parts(self.matches[0], lang) if self.matches else None,
-            "text": self.format(lang) if self.matches else "",
+            **self._decided(lang),
+            "facts": dict(self.situation.facts),
+            "text": self.format(lang),
             "families": list(self.families),
             "archs": list(self.archs),
             "lang": lang,
+        }
+
+    def _decided(self, lang: str) -> dict[str, object]:
+        judged = self.judged(self.matches[0]) if self.matches else []
+        rows = [
+            {
+                "proved_by": one.proof or None,
+                "line": one.line or None,
+                **one.cause.words[lang]._asdict(),
+                "check": one.cause.check or "gfxgraph doctor",
+                "facts": list(one.cause.facts),
+            }
+            for one in judged
+        ]
+        warned = self.warned[:1]
+        return {
+            "verdict": "failure" if self.matches else "warning" if warned else "nothing",
+            "warned": [{"code": match.code, "line": match.line, "text": match.text} for match in warned],
+            "causes": rows,
+            "undecided": len(judged) > 1 and not judged[0].proof,
         }
 
     def _parts(self, match: Match, lang: str, more: bool = False) -> dict[str, Any]:
@@ -212,33 +264,31 @@ class Explanation:
             for name, note in words.notes.items()
             if is_asked or name == self.situation.arch or any(_is_of(name, family, words) for family in self.families)
         ]
-        hints = [
-            hint
-            for n, hint in enumerate(found.hints)
-            if is_asked or ((not hint.when or n in match.hints) and self.situation.advice(hint.words[lang], lang))
-        ]
-        hints.sort(key=lambda hint: not hint.why)
-        why = next((hint.why[lang] for hint in hints if hint.why and not is_asked), general.why)
+        judged = [] if is_asked else self.judged(match)
+        cause = judged[0].cause.words[lang] if judged and judged[0].proof else None
+        why = cause.why if cause else general.why
         english = (found.text("en").seen or found.text("en")).do
         # What only finds the cause stands behind what mends it.
         ranked = sorted(zip(english, general.do), key=lambda both: bool(_CHECKS.match(both[0])))
         of_programs = (step for name in self.programs for step in kinds.advisors("program")[name].do[lang])
         component = kinds.advisors("component")[match.component].do[lang] if match.component else ()
-        is_told = any(hint.why for hint in hints)
-        package = "" if is_told else libraries.advice(match.text, self.situation.conditions, lang)
+        package = "" if cause else self._package(match, lang)
         # Known steps come before those of a component that is only suspected.
         first, last = (component, ()) if match.code == _UNKNOWN else ((), component)
         general_steps = [fill(step, found, names, lang) for _, step in ranked]
-        steps = [
-            *(general_steps if is_asked else ()),
-            *(finding.fix for finding in self.findings if finding.fix),
-            *filter(None, [package]),
-            *(hint.words[lang] for hint in hints),
-            *of_programs,
-            *first,
-            *general_steps,
-            *last,
-        ]
+        if cause:
+            steps = [cause.do, *of_programs, *(() if cause.why else general_steps)]
+        else:
+            steps = [*filter(None, [package]), *of_programs, *first, *general_steps, *last]
+        if len(judged) == 1 and not judged[0].proof:
+            one = judged[0].cause
+            # First where what is known speaks for it.
+            is_likely = any(causes.holds([term], self.situation.facts) for term in one.facts)
+            steps.insert(
+                0 if is_likely else len(steps), f"{one.check}: {one.words[lang].means}: {one.words[lang].do}"
+            )
+        if is_asked:
+            steps = [*general_steps, *(one.words[lang].do for one in found.causes), *steps]
         return {
             "title": words.title,
             "what": fill(general.what, found, names, lang),
@@ -246,13 +296,13 @@ class Explanation:
             "package": package,
             "do": _different(self._fitting(steps, lang)),
             "notes": self._fitting(notes, lang),
-            "sources": [*found.sources, *(hint.source for hint in hints if hint.source)],
+            "sources": [*found.sources, *(source for one in judged for source in one.cause.sources)],
         }
 
-    def _first(self, steps: list[str], n_before: int) -> list[str]:
+    def _first(self, steps: list[str]) -> list[str]:
         """The first steps that fit: one at least, three at most."""
         chosen: list[str] = []
-        left = max(_LEAST_ADVICE, _LONGEST - n_before)
+        left = _LONGEST_ADVICE
         for step in steps:
             if len(chosen) < _MOST_STEPS and (not chosen or len(step) <= left):
                 chosen.append(step)
@@ -261,9 +311,20 @@ class Explanation:
 
     def _fitting(self, steps: Iterable[str], lang: str) -> list[str]:
         """The steps for this situation, with values filled in, without settings that the text has already."""
-        shown = [text for step in steps if (text := self.situation.advice(step, lang))]
+        shown = [text for step in steps if self._is_of_here(step) and (text := self.situation.advice(step, lang))]
         other = [text for text in shown if not any(word.lower() in self.words for word in _SETTING.findall(text))]
         return other or shown
+
+    def _package(self, match: Match, lang: str) -> str:
+        has_rocm_torch = causes.values(self.situation.facts, "torch.kind") == ["rocm"]
+        if not match.text:
+            return ""
+        return libraries.advice(match.text, self.situation.conditions, lang, has_rocm_torch=has_rocm_torch)
+
+    def _is_of_here(self, step: str) -> bool:
+        """Whether ``step`` is not for a program that the log does not name."""
+        match = _OF_A_PROGRAM.match(CONDITION.sub("", step))
+        return not match or not self.words or any(match[1].lower() in word for word in self.words)
 
 
 def _is_of(name: str, family: str, words: EntryText) -> bool:
@@ -279,15 +340,6 @@ def _different(steps: Iterable[str]) -> list[str]:
         if not any(words in other or other in words for other in kept):
             kept[words] = step
     return list(kept.values())
-
-
-def _clause(text: str) -> str:
-    """The text's first clauses, as far as they fit."""
-    while (
-        len(text) > _LONGEST_WHY and (cut := max(text.rfind(mark, 0, len(text) - 1) for mark in "；;，,:：(（")) > 40
-    ):
-        text = text[:cut]
-    return text
 
 
 def _indent(label: str, text: str) -> str:

@@ -1,7 +1,7 @@
-"""Every expression of the catalogue, compiled to automata that search for all of them at once.
+"""Every expression of the catalogue, and the search for all of them at once.
 
-Hyperscan looks for thousands of expressions in one pass whose time grows with the text alone, whatever
-the text. Compiling takes seconds, so the automata are kept in a derived file.
+Nearly every expression needs one of a few literals. Hyperscan looks for all literals in one pass, and only the
+expressions whose literal is there are tried, line by line. Automata of the whole expressions took seconds to compile.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import json
 import re
 import threading
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from re import _constants as constants  # type: ignore[attr-defined]
+from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
 from gfxgraph import files
@@ -21,44 +23,146 @@ from gfxgraph.diagnostics import derived_files, kinds, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 from gfxgraph.diagnostics.kinds import Item
 
-VERSION = 47
+VERSION = 55
 """Increased when the format of the derived file changes."""
 hyperscan: Any = None  # a platform without a wheel, or a plain copy of the package
 with suppress(ImportError):
     hyperscan = importlib.import_module("hyperscan")
 _IGNORE_CASE = (True, True, False)
 """Of findings, of additions to them, of kinds of lines."""
+_LEAST = 2  # characters of a literal
+_FEW = 4  # repetitions
+DIGITS = b"0123456789"
+DIGIT = re.compile(r"(?<![\[{\d,-])\d(?!\d*,?\d*\}|-)")
+"""What an expression holds if a text must hold that digit, not one of a set or a count."""
+_COMMON = re.compile("error|fail|support|not |invalid|available|found|unable|could|cannot|file|device|memory")
+_MOST_KNOWN = 4096
+_SHORT = 240  # bytes of a text that no expression takes long for
+
+Nodes = Iterable[Any]
+"""A parsed expression, as ``re`` has it."""
+_Automaton = tuple[Any, Any]
 
 
 class Searcher:
-    """Finds which of ``items`` match a text; without Hyperscan one by one, which is a thousand times slower."""
+    """Finds which of ``items`` match a text: literals first, all at once, then the expressions that need them."""
 
-    def __init__(self, items: Sequence[Item], automaton: Any, ignores_case: bool) -> None:
+    def __init__(self, items: Sequence[Item], literals: Sequence[str], needs: Mapping[str, list[int]], ignores: bool):
         self.items = items
-        self._automaton = automaton
-        self._scratch = hyperscan.Scratch(automaton) if automaton else None
-        self._flags = re.MULTILINE | (re.IGNORECASE if ignores_case else 0)
-        self._expressions: list[re.Pattern[bytes]] = []
+        self._flags = re.MULTILINE | (re.IGNORECASE if ignores else 0)
+        self._literals = [literal.encode() for literal in literals]
+        self._needs = [needs[literal] for literal in literals]
+        self._always = needs.get("", [])
+        # Logs repeat with other numbers, on which most expressions do not depend.
+        self._digital = {number for number, item in enumerate(items) if DIGIT.search(item.regex)}
+        self._known: dict[bytes, list[int]] = {}
+        self._expressions: dict[tuple[int, bool], Callable[[bytes], object]] = {}
+        self._database, self._scratch = _database(self._literals)
         self._found: list[int] = []
         self._lock = threading.Lock()  # two searches cannot share their working memory
 
+    def may_match(self, text: bytes) -> bool:
+        """Whether a literal of some expression is in ``text``."""
+        return bool(self._always or self._present(text))
+
     def search(self, text: bytes) -> tuple[int, ...]:
-        """The numbers of the items that match, each once."""
+        """The numbers of the items that match, each once, in order."""
+        form = text.translate(None, DIGITS)
+        numbers = {*self._always}.union(*(self._needs[literal] for literal in self._present(text)))
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+        if form not in self._known:
+            self._known[form] = [n for n in numbers if n not in self._digital and self._matches(n, text)]
+        return tuple(sorted(self._known[form] + [n for n in numbers & self._digital if self._matches(n, text)]))
+
+    def _present(self, text: bytes) -> list[int]:
+        if self._database is None:
+            small = text.lower()
+            return [number for number, literal in enumerate(self._literals) if literal in small]
         with self._lock:
-            if self._automaton:
+            self._found.clear()
+            self._database.scan(text, match_event_handler=self._note, scratch=self._scratch)
+            return [*self._found]
+
+    def _matches(self, number: int, text: bytes) -> bool:
+        key = number, len(text) > _SHORT
+        if key not in self._expressions:
+            self._expressions[key] = self._compiled(self.items[number].regex, is_long=key[1])
+        return bool(self._expressions[key](text))
+
+    def _compiled(self, regex: str, *, is_long: bool) -> Callable[[bytes], object]:
+        """``re`` where it tries few ways, else an automaton, which takes longer to make."""
+        if hyperscan is None or not is_long or _n_ways(parser.parse(regex)) < 2:
+            return re.compile(regex.encode(), self._flags).search
+        flags = hyperscan.HS_FLAG_SINGLEMATCH | hyperscan.HS_FLAG_MULTILINE
+        flags |= hyperscan.HS_FLAG_CASELESS if self._flags & re.IGNORECASE else 0
+        database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+        database.compile(expressions=[regex.encode()], elements=1, flags=flags)
+        scratch = hyperscan.Scratch(database)
+
+        def matches(text: bytes) -> bool:
+            with self._lock:
                 self._found.clear()
-                self._automaton.scan(text, match_event_handler=self._note, scratch=self._scratch)
-                return tuple(self._found)
-            if not self._expressions:
-                self._expressions = [re.compile(item.regex.encode(), self._flags) for item in self.items]
-            return tuple(n for n, expression in enumerate(self._expressions) if expression.search(text))
+                database.scan(text, match_event_handler=self._note, scratch=scratch)
+                return bool(self._found)
+
+        return matches
 
     def _note(self, number: int, start: int, end: int, flags: int, context: object) -> None:
         self._found.append(number)
 
 
+def _database(literals: Sequence[bytes]) -> _Automaton:
+    """An automaton of literals and its working memory: a tenth of a second for thousands; nothing is kept on disk."""
+    if hyperscan is None or not literals:
+        return None, None
+    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    flags = hyperscan.HS_FLAG_SINGLEMATCH | hyperscan.HS_FLAG_CASELESS
+    database.compile(expressions=literals, elements=len(literals), flags=flags, literal=True)
+    return database, hyperscan.Scratch(database)
+
+
+def needed(nodes: Nodes) -> frozenset[str]:
+    """Literals of a parsed expression, in small letters, one of which is in every text that matches; {''} if none."""
+    sets, run = [frozenset({""})], ""
+    for op, value in [*nodes, (None, None)]:
+        if op is constants.LITERAL and value < 128:
+            run += chr(value).lower()
+            continue
+        sets.append(frozenset({run}))
+        run = ""
+        if op is constants.SUBPATTERN:
+            sets.append(needed(value[3]))
+        elif op is constants.BRANCH:
+            sets.append(frozenset().union(*(needed(arm) for arm in value[1])))
+        elif op in (constants.MAX_REPEAT, constants.MIN_REPEAT) and value[0] > 0:
+            sets.append(needed(value[2]))
+        elif op is constants.IN and all(kind is constants.LITERAL and code < 128 for kind, code in value):
+            letters = {chr(code).lower() for _, code in value}
+            run = letters.pop() if len(letters) == 1 else ""
+    return max(sets, key=lambda one: (min(map(_telling, one)), -len(one)))
+
+
+def _telling(literal: str) -> int:
+    """How much a literal tells: its length, but little where every log is full of it."""
+    return min(len(literal), _LEAST) if _COMMON.search(literal) else len(literal)
+
+
+def _n_ways(nodes: Nodes) -> int:
+    """How many repetitions of an expression multiply the ways that a search can go; one without end counts double."""
+    total = 0
+    for op, value in nodes:
+        if op is constants.SUBPATTERN:
+            total += _n_ways(value[3])
+        elif op is constants.BRANCH:
+            total += max(map(_n_ways, value[1]))
+        elif op in (constants.MAX_REPEAT, constants.MIN_REPEAT):
+            total += (value[1] > _FEW) + (value[1] is constants.MAXREPEAT) + _n_ways(value[2])
+    return total
+
+
 class Index(NamedTuple):
-    """All items: findings; hints and parts of combinations, which only add to findings; kinds of lines."""
+    """All items: findings; causes and parts of combinations, which only add to findings; kinds of lines."""
 
     finding: Searcher
     adding: Searcher
@@ -100,18 +204,17 @@ def load() -> Index:
 
 
 def _build() -> bytes:
-    """Read the whole catalogue and compile it: a line of JSON, then the automata."""
+    """Read the whole catalogue, and which literals each expression needs."""
     items = rows()
     parts = [
         [item for item in items if item.kind not in _ADDING],
         [item for item in items if item.kind in _ADDING],
         [*kinds.rows()],
     ]
-    automata = [_compiled(part, ignores) for part, ignores in zip(parts, _IGNORE_CASE)]
     tables = _tables()
     plain = {
         "items": parts,
-        "sizes": [len(automaton) for automaton in automata],
+        "needs": [_needs(part) for part in parts],
         "n_combos": {t["code"]: [len(combo) for combo in t["combos"]] for t in tables if t.get("combos")},
         "numbers": {
             str(status.number): status.entry
@@ -119,42 +222,30 @@ def _build() -> bytes:
             if status.api == "HIP" and status.number
         },
     }
-    return json.dumps(plain, ensure_ascii=False).encode() + b"\n" + b"".join(automata)
+    return json.dumps(plain, ensure_ascii=False).encode()
 
 
-def _compiled(items: Sequence[Item], ignores_case: bool) -> bytes:
-    if hyperscan is None:
-        return b""
-    flags = hyperscan.HS_FLAG_SINGLEMATCH | hyperscan.HS_FLAG_MULTILINE
-    flags |= hyperscan.HS_FLAG_CASELESS if ignores_case else 0
-    automaton = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-    automaton.compile(
-        expressions=[item.regex.encode() for item in items],
-        ids=list(range(len(items))),
-        elements=len(items),
-        flags=[flags] * len(items),
-    )
-    return bytes(hyperscan.dumpb(automaton))
+def _needs(items: Sequence[Item]) -> dict[str, list[int]]:
+    """Numbers of the items by the literals that they need, '' where no literal is long enough to tell much."""
+    found: dict[str, list[int]] = {}
+    for number, item in enumerate(items):
+        literals = needed(parser.parse(item.regex))
+        for literal in literals if min(map(len, literals)) >= _LEAST else ("",):
+            found.setdefault(literal, []).append(number)
+    return found
 
 
 def _understand(data: bytes) -> Index:
-    head, _, rest = data.partition(b"\n")
-    plain = json.loads(head)
-    searchers = []
-    for rows_of, size, ignores in zip(plain["items"], plain["sizes"], _IGNORE_CASE, strict=True):
-        automaton = None
-        if hyperscan is not None:
-            try:
-                automaton = hyperscan.loadb(rest[:size], hyperscan.HS_MODE_BLOCK)
-            except hyperscan.error as error:  # cut off, or compiled for another machine
-                raise ValueError(str(error)) from error
-        searchers.append(Searcher([Item(*row) for row in rows_of], automaton, ignores))
-        rest = rest[size:]
+    plain = json.loads(data)
+    searchers = [
+        Searcher([Item(*row) for row in rows_of], [literal for literal in needs if literal], needs, ignores)
+        for rows_of, needs, ignores in zip(plain["items"], plain["needs"], _IGNORE_CASE, strict=True)
+    ]
     finding, adding, of_lines = searchers
     return Index(finding, adding, of_lines, plain["n_combos"], plain["numbers"])
 
 
-_ADDING = ("hint", "combo", "refuted")
+_ADDING = ("cause", "combo", "refuted")
 
 
 def rows() -> list[Item]:
@@ -182,11 +273,9 @@ def rows() -> list[Item]:
 def _rows_of(code: str, table: dict[str, Any]) -> Iterator[Item]:
     for kind, key in (("strong", "patterns"), ("weak", "weak"), ("unless", "unless"), ("refuted", "refuted")):
         yield from (Item(code, kind, 0, regex) for regex in table.get(key, ()))
-    for number, hint in enumerate(table.get("hint", ())):
-        if "when" in hint:
-            yield Item(code, "hint", number, hint["when"])
-        if "source" in hint:
-            yield Item(code, "case", number, hint["when"])
+    for number, cause in enumerate(table.get("cause", ())):
+        if "log" in cause:
+            yield Item(code, "cause", number, cause["log"])
     for number, combo in enumerate(table.get("combos", ())):
         for part, regex in enumerate(combo):
             yield Item(code, "combo", number * 100 + part, regex)

@@ -19,8 +19,8 @@ _MOST_PROGRAMS = 2  # a log of a container names many
 class Item(NamedTuple):
     """One expression and the meaning of a match.
 
-    In the catalogue ``kind`` is "strong", "weak", "unless", "case", "status", "number", "own", "hint",
-    "combo" or "refuted", and ``number`` tells which hint, or which part of which combination (the
+    In the catalogue ``kind`` is "strong", "weak", "unless", "status", "number", "own", "cause",
+    "combo" or "refuted", and ``number`` tells which cause, or which part of which combination (the
     combination times 100 plus the part). Of a kind of lines, ``kind`` is its name; the least ``number`` comes first.
     """
 

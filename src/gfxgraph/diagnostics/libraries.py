@@ -22,6 +22,10 @@ _SYSTEMS = {"fedora": "dnf", "archlinux": "pacman"}
 _CUDA = (
     "pip install --force-reinstall torch torchvision torchaudio --index-url https://download.pytorch.org/whl/rocm7.2"
 )
+_OF_AN_EXTENSION = {
+    "en": "reinstall the package that asks for {file} (see the traceback), built for ROCm, which torch is",
+    "zh": "把请求 {file} 的包（见 traceback）换成 ROCm 构建：torch 已是 ROCm 版，该包不是",
+}
 _WORDS = {
     "en": ("{command} ({file} is in it)", "{command} ({file} is NVIDIA's: a build for CUDA is installed)"),
     "zh": ("{command}（其中包含 {file}）", "{command}（{file} 属于 NVIDIA：安装的是 CUDA 构建）"),
@@ -33,7 +37,7 @@ def _tables() -> dict[str, Any]:
     return tomllib.loads(_FILE.read_text(encoding="utf-8"))
 
 
-def advice(line: str, systems: frozenset[str], lang: str) -> str:
+def advice(line: str, systems: frozenset[str], lang: str, *, has_rocm_torch: bool = False) -> str:
     """The command that installs the file that ``line`` says is missing; '' if it names none or none of ours."""
     if "missing" not in kinds.of(line):
         return ""
@@ -41,6 +45,8 @@ def advice(line: str, systems: frozenset[str], lang: str) -> str:
     for file in _FILES.findall(line[:_LONGEST]):
         name = f"lib{file[2:]}" if file.startswith("-l") else re.sub(r"(?i)(-config|config)\.cmake$", "", file)
         if any(name.lower().startswith(start.lower()) for start in _tables()["cuda"]):
+            if has_rocm_torch:
+                return _OF_AN_EXTENSION[lang].format(file=file)
             return of_cuda.format(command=_CUDA, file=file) if "windows" not in systems else ""
         if "windows" in systems:
             if row := _row("windows", name) or _row("windows", name.removeprefix("lib")):

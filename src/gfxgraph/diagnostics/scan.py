@@ -3,7 +3,7 @@
 Every expression of the catalogue is searched for at once (``index``): first in a whole block, then, only if something
 was found there, line by line. A long line is searched in overlapping windows. A line that was found counts only if it
 is a failure and not text about failures (``mentions``), which its neighbours show too. The context of a
-failure (which GPU, which program, hints) is read from the head of the stream, its end, and around the
+failure (which GPU, which program, which cause) is read from the head of the stream, its end, and around the
 first occurrence of each failure.
 """
 
@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gfxgraph.diagnostics import kinds, mentions
-from gfxgraph.diagnostics.index import Index, load, names
+from gfxgraph.diagnostics.index import DIGIT, DIGITS, Index, load, names
 from gfxgraph.diagnostics.kinds import Item
 
-_DIGITS = b"0123456789"
 # Colours and cursor movements may separate the words of a message.
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
-_DIGIT = re.compile(r"(?<![\[{\d,-])\d(?!\d*,?\d*\}|-)")  # that a line must hold, not one of a set or a count
 _ARCH = re.compile(r"gfx[0-9][0-9a-f]{2,3}\b")
 _HEAD = 200  # lines
 _NEAR = 40  # lines
@@ -37,7 +35,7 @@ _COUNTED_BLINDLY = 64  # hits of a code, after which a line is no longer judged 
 _SAME_BEGIN = 6
 _LEAST_WRAPPED, _LONGEST_WRAPPED = 40, 400  # characters of a line that a terminal may have broken
 
-_STRENGTH = {"own": 3, "strong": 2, "status": 1, "weak": 0, "case": -1, "number": 0}
+_STRENGTH = {"own": 3, "strong": 2, "status": 1, "weak": 0, "number": 0}
 _DENIABLE = ("strong", "number")  # by an expression of the kind "unless" in the same line
 _WITH_VALUES = ("number", "own")  # a value in the text decides on the code
 
@@ -46,7 +44,7 @@ _WITH_VALUES = ("number", "own")  # a value in the text decides on the code
 class CodeHit:
     """What was found for one code.
 
-    ``strength``: 3 own, 2 strong or a whole combination, 1 status, 0 weak, -1 the message of one thread.
+    ``strength``: 3 own, 2 strong or a whole combination, 1 status, 0 weak.
     """
 
     code: str
@@ -62,7 +60,7 @@ class Scanner:
     def __init__(self, index: Index | None = None) -> None:
         self.index = index or load()
         self.hits: dict[str, CodeHit] = {}
-        self.hints: set[tuple[str, int]] = set()
+        self.causes: dict[tuple[str, int], list[int]] = {}  # lines that show a cause, by code and number
         self.refuted: set[str] = set()  # codes that other lines of the text contradict
         self.told: set[str] = set()  # codes that the text explains itself
         self.archs: dict[str, int] = {}
@@ -110,7 +108,7 @@ class Scanner:
         if len(self._judged) > _MOST_FORMS:
             self._judged.clear()
         first = self._n_lines + 1
-        if self._noted_to >= first or self._finding.search(block):
+        if self._noted_to >= first or self._finding.may_match(block):
             self._search_lines(block.split(b"\n"), first)
         if len(self._head) < _HEAD:
             wanted = _HEAD - len(self._head)
@@ -123,7 +121,7 @@ class Scanner:
         stream = [*before, *lines]
         for place, raw in enumerate(lines, len(before)):
             for window in _windows(raw):
-                if (judged := self._judged.get(window.translate(None, _DIGITS))) is not None:
+                if (judged := self._judged.get(window.translate(None, DIGITS))) is not None:
                     for hit in judged:
                         hit.count += 1
                 elif found := self._finding.search(window):
@@ -133,7 +131,7 @@ class Scanner:
 
     def _line(self, raw: bytes, numbers: tuple[int, ...], stream: Sequence[bytes], place: int, number: int) -> None:
         """Process a line, or a window of one, in which these items match; it is ``stream[place]``."""
-        form = raw.translate(None, _DIGITS)
+        form = raw.translate(None, DIGITS)
         found = [self._finding.items[n] for n in numbers]
         text = _text(raw)
         self.told.update(_group(item.regex, text) for item in found if item.kind == "own")
@@ -150,7 +148,7 @@ class Scanner:
         is_new = not seen.keys() <= self.hits.keys()
         for code, strength in seen.items():
             self._hit(code, text, number, strength)
-        if not any(item.kind in _WITH_VALUES or _DIGIT.search(item.regex) for item in found):
+        if not any(item.kind in _WITH_VALUES or DIGIT.search(item.regex) for item in found):
             self._judged[form] = [self.hits[code] for code in seen]
         if is_new:
             # The context of a failure's first occurrence shows which program it is.
@@ -187,7 +185,7 @@ class Scanner:
             hit.text, hit.line, hit.strength = text.strip(), number, strength
 
     def _note(self, lines: Iterable[tuple[int, bytes]]) -> None:
-        """Read additions to a finding: hints, parts of combinations, names of GPUs."""
+        """Read additions to a finding: causes, parts of combinations, names of GPUs."""
         for number, raw in lines:
             if number in self.context:
                 continue
@@ -196,8 +194,8 @@ class Scanner:
                 item = self._adding.items[found]
                 if item.kind == "refuted":
                     self.refuted.add(item.code)
-                elif item.kind == "hint":
-                    self.hints.add((item.code, item.number))
+                elif item.kind == "cause":
+                    self.causes.setdefault((item.code, item.number), []).append(number)
                 elif not mentions.is_said(line):
                     self._parts.setdefault((item.code, item.number), (line, number))
             # A line that names many targets is a list of supported ones.

@@ -15,11 +15,6 @@ from gfxgraph.diagnostics import kinds
 
 SYSTEMS = frozenset({"windows", "linux", "wsl", "container", "pip", "fedora", "archlinux"})
 CONDITIONS = SYSTEMS | {"apu", "arch", "override", "index", "cdna", "rdna"}
-FACTS = frozenset(
-    "not_in_render no_kfd no_dri in_container in_wsl override_set visible_empty amdgpu_not_loaded cuda_torch"
-    " cpu_torch arch_not_in_torch iommu_on low_memlock small_shm".split()
-)
-"""What a machine can prove or contradict; advice under "@?fact" is left out where it is not so."""
 _HERE_ARCH = "$(rocminfo | grep -om1 'gfx[1-9][0-9a-f]*')"
 """Stands for a target that is not known, in commands: the shell fills it in."""
 
@@ -31,7 +26,7 @@ _INDEXES = {
 """Folders of AMD's wheel index, by the target's beginning."""
 _IN_COMMAND = re.compile(r"(?<=[-=_/\"'])\{arch\}|(?<=grep )\{arch\}")
 _THIS_GPU = {"en": "this GPU", "zh": "此 GPU"}
-CONDITION = re.compile(r"@([!?]?)([a-z_]+): ")
+CONDITION = re.compile(r"@(!?)([a-z_]+): ")
 APUS = frozenset("gfx902 gfx90c gfx1033 gfx1035 gfx1036 gfx1103 gfx1150 gfx1151 gfx1152 gfx1153".split())
 _NOT_ON_WINDOWS = re.compile(
     r"\b(?:sudo|apt|dnf|ldconfig|lsmod|modprobe|usermod|dmesg|rocminfo|chmod|ulimit|journalctl|LD_LIBRARY_PATH)\b"
@@ -49,13 +44,13 @@ class Situation(NamedTuple):
     """Where a failure happened, as far as that is known.
 
     ``arch`` is a gfx target or ''; ``override`` is the version under which it runs a related target's code. ``facts``
-    are what is known about the machine of the failure (``FACTS``).
+    are what is known about the machine of the failure.
     """
 
     arch: str = ""
     override: str = ""
     conditions: frozenset[str] = frozenset()
-    facts: Mapping[str, bool] = MappingProxyType({})
+    facts: Mapping[str, object] = MappingProxyType({})
 
     def advice(self, step: str, lang: str = "en") -> str:
         """``step`` with values filled in for this situation; '' if it is for another one."""
@@ -64,7 +59,7 @@ class Situation(NamedTuple):
         is_general = True
         while match := CONDITION.match(step):
             how, name = match.groups()
-            if self.facts.get(name) is False if how == "?" else (name in conditions) == bool(how):
+            if (name in conditions) == bool(how):
                 return ""
             is_general = is_general and name != "windows"
             step = step[match.end() :]
@@ -97,4 +92,5 @@ def read(lines: Iterable[str], archs: Iterable[str]) -> Situation:
     order = [item.code for item in kinds.rows() if item.kind == "gpus"] if not archs else []
     named = {arch for form in forms for arch in form.get("gpus", ())[:1]}
     arch = next(iter(archs), "") or next((arch for arch in order if arch in named), "")
-    return Situation(arch, "", frozenset(found))
+    facts = dict(fact.split("=", 1) for form in forms for fact in form.get("fact", ()))
+    return Situation(arch, "", frozenset(found), facts)

@@ -14,6 +14,7 @@ Stays out: torch, driver calls, anything that could wake or hang a GPU.
     defect_environment.py  what decisions about defects depend on
     defects.py        known defects and what is done about each (defects.toml)
     advice.py         ``explain``, ``diagnose`` and ``install_diagnostics`` for this machine
-    answers.py        what this machine shows about a failure
+    facts.py          what is true of a machine, as one flat mapping
+    bad_versions.py   versions known to be bad (bad_versions.toml)
     checks/           doctor's health checks
 """

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,12 +18,17 @@ from typing import TYPE_CHECKING
 from gfxgraph import config
 from gfxgraph.diagnostics import explain as words
 from gfxgraph.diagnostics import hooks
+from gfxgraph.diagnostics.causes import values
 from gfxgraph.diagnostics.explanation import Explanation
 from gfxgraph.diagnostics.situation import APUS, Situation
 
 if TYPE_CHECKING:
     from gfxgraph.diagnostics.scan import Scanner
+    from gfxgraph.hardware.checks import Site
     from gfxgraph.hardware.device import DeviceInfo
+
+
+_LIBRARY = re.compile(r"/[\w./+-]{1,300}\.so(?:\.\d+)*")
 
 
 def family_of(arch: str) -> str:
@@ -33,37 +40,42 @@ def family_of(arch: str) -> str:
     return known.family if known else ""
 
 
-def explain(subject: object, *, lang: str = "") -> Explanation:
+def explain(subject: object, *, lang: str = "", facts: Mapping[str, object] | None = None) -> Explanation:
     """Explain an error: a code, a HIP, HSA or CUDA status name, a number, an exception, or text.
 
     Args:
         subject: what to explain.
         lang: ``en`` or ``zh``; GFXGRAPH_LANG or the locale where empty.
+        facts: of the machine that failed (``gfxgraph doctor --json``); this one's where None, if it may be the one.
 
     Returns:
         An Explanation; false where nothing was recognised. ``.format()`` is the text.
     """
-    return _with_device(words.explain(subject, lang=lang, family_of=family_of))
+    return _with_device(words.explain(subject, lang=lang, family_of=family_of), facts)
 
 
 hooks.explain = explain
 diagnose, install_diagnostics, report = hooks.diagnose, hooks.install_diagnostics, hooks.report
 
 
-def conclude(scanner: Scanner, *, lang: str = "") -> Explanation:
+def conclude(scanner: Scanner, *, lang: str = "", facts: Mapping[str, object] | None = None) -> Explanation:
     """Finish a scan of a stream, with this machine's notes where the stream names no GPU."""
-    return _with_device(words.conclude(scanner, lang=lang, family_of=family_of))
+    return _with_device(words.conclude(scanner, lang=lang, family_of=family_of), facts)
 
 
-def _with_device(found: Explanation) -> Explanation:
-    """Fill in what the text left open from this machine: the GPU, the system, what is wrong here."""
+def _with_device(found: Explanation, facts: Mapping[str, object] | None) -> Explanation:
+    """Fill in what the text left open from the machine: the GPU, the system, the facts that decide on causes."""
     if not found:
         return found
     said = found.situation
     arch = said.arch
     families = found.families
     known = None
-    if not arch and _may_have_gpu():
+    is_elsewhere = facts is not None
+    if not arch and facts and (named := values(facts, "gpu.arch")):
+        arch = named[0]
+        families = families or tuple(filter(None, [family_of(arch)]))
+    elif not arch and not is_elsewhere and _may_have_gpu():
         device = _device()
         arch = device.physical_arch or device.arch
         families = families or ((device.family,) if device.family else ())
@@ -74,7 +86,9 @@ def _with_device(found: Explanation) -> Explanation:
         known = architecture(arch)
     conditions = set(said.conditions)
     if not conditions & {"windows", "wsl", "linux"}:
-        conditions |= _this_system()
+        conditions |= (
+            _this_system() if not is_elsewhere else {"wsl" if facts and facts.get("system.wsl") else "linux"}
+        )
     conditions |= {"wsl", "linux"} if "wsl" in conditions else set()
     if arch in APUS:
         conditions.add("apu")
@@ -83,14 +97,42 @@ def _with_device(found: Explanation) -> Explanation:
     override = known.override if known else ""
     if override:
         conditions.add("override")
-    situation = Situation(arch, override, frozenset(conditions))
-    found = replace(found, families=families, situation=situation)
-    if "windows" in conditions or not _may_have_gpu():
-        return found
-    # lazily: only a machine with an AMD GPU is asked
-    from gfxgraph.hardware.answers import with_answers
+    if facts is None:
+        facts = _facts_of(found) if "windows" not in conditions else {}
+    of_text = {"gpu.arch": [said.arch], "gpu.seen_as": [said.arch]} if said.arch else {}
+    facts = {**of_text, **said.facts, **facts}
+    situation = Situation(arch, override, frozenset(conditions), facts)
+    return _with_bad_versions(replace(found, families=families, situation=situation))
 
-    return with_answers(found, said.arch)
+
+def _with_bad_versions(found: Explanation) -> Explanation:
+    if not found.matches[0].text and not found.situation.facts:
+        return found
+    # lazily: a code is explained without it
+    from gfxgraph.hardware import bad_versions
+
+    return replace(found, bad_versions=tuple(bad_versions.causes_of(found.matches[0].code)))
+
+
+def _facts_of(found: Explanation) -> dict[str, object]:
+    path = _LIBRARY.search(found.matches[0].text)
+    return facts_here(found.situation.arch, path[0] if path else "") if _may_have_gpu() else {}
+
+
+def facts_here(arch: str, library: str = "", site: Site | None = None) -> dict[str, object]:
+    """This machine's facts, and those of a library that the log names; none if it failed elsewhere.
+
+    That is: there is no AMD GPU here, or not the one that the text names.
+    """
+    # lazily: only a machine with an AMD GPU is asked
+    from gfxgraph.hardware import facts
+    from gfxgraph.hardware.access import has_amd_gpu
+    from gfxgraph.hardware.checks import Site
+
+    site = site or Site()
+    if not has_amd_gpu(site.machine) or (arch and arch not in {gpu.arch for gpu in site.gpus}):
+        return {}
+    return facts.probe(site, library)
 
 
 def _device() -> DeviceInfo:
@@ -126,27 +168,15 @@ def _this_system() -> set[str]:
 
 
 def environment_report() -> str:
-    """Return a few lines about this machine, to paste into a bug report."""
+    """Return what is true of this machine, a line a fact, to paste into a bug report."""
     # lazily: explain does not need them, and it must start fast
     from gfxgraph import __version__
-    from gfxgraph.hardware.defect_environment import detect
-    from gfxgraph.hardware.device import torch_rocm_status
-    from gfxgraph.hardware.versions import show
+    from gfxgraph.hardware.facts import probe
 
-    device, torch, environment = _device(), torch_rocm_status(), detect()
-    rows = [
-        ("gfxgraph", __version__),
-        ("GPU", f"{device.name} ({device.arch}, {device.source})" if device.arch else "none found"),
-        ("family", f"{device.family}, wave{device.wavefront}" if device.arch else ""),
-        ("support", device.support),
-        ("ROCm", show(environment.rocm) if environment.rocm else "not found"),
-        ("PyTorch", str(torch["message"]).removeprefix("PyTorch ")),
-        ("Python", platform.python_version()),
-        ("system", platform.platform()),
-        *config.reported(environment.environ).items(),
-    ]
-    rows += [
-        ("bad setting", f"{problem.variable}={problem.value}, allowed: {problem.allowed}")
-        for problem in config.load().problems
-    ]
-    return "\n".join(f"{label:<10} {value}" for label, value in rows if value)
+    device, found = _device(), probe()
+    gpu = f"{device.name} ({device.arch}, {device.family}, {device.source})" if device.arch else "none found"
+    torch = str(found.get("torch.version", "not installed"))
+    rows = [("gfxgraph", __version__), ("GPU", gpu), ("PyTorch", torch), ("Python", platform.python_version())]
+    rows += [(name, ", ".join(shown)) for name in found if (shown := values(found, name))]
+    rows += [(f"bad {one.variable}", f"{one.value}, allowed: {one.allowed}") for one in config.load().problems]
+    return "\n".join(f"{name:<26} {shown}" for name, shown in rows)

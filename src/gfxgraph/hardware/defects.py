@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from gfxgraph.hardware import bad_versions
 from gfxgraph.hardware.defect_environment import Environment
 from gfxgraph.hardware.versions import may_match
 
@@ -120,7 +121,12 @@ def rows() -> tuple[DefectRow, ...]:
     """Return the whole table, in file order."""
     with (Path(__file__).parent / "defects.toml").open("rb") as file:
         table = tomllib.load(file)
-    return tuple(DefectRow(**(row | {"sources": tuple(row["sources"])})) for row in table["row"])
+    bad = [
+        {"id": row.id, "sources": row.sources, "symptom": {"en": row.en["why"], "zh": row.zh["why"]}, **row.graph}
+        for row in bad_versions.rows()
+        if row.graph
+    ]
+    return tuple(DefectRow(**(row | {"sources": tuple(row["sources"])})) for row in [*table["row"], *bad])
 
 
 def applicable(environment: Environment) -> list[DefectRow]:

@@ -191,3 +191,9 @@ def kernel_module(machine: Machine) -> dict[str, str]:
         "version": machine.text("/sys/module/amdgpu/version"),
         "kernel": machine.text("/proc/sys/kernel/osrelease"),
     }
+
+
+def built_targets(torch: Torch) -> list[str]:
+    """The targets that a torch's rocBLAS has kernels for, as its files are named; [] where there are none."""
+    files = Path(torch.path, "lib/rocblas/library").glob("*_gfx*") if torch.path else ()
+    return sorted({match[1] for file in files if (match := re.search(r"_(gfx[0-9a-f]+)\.", file.name))})

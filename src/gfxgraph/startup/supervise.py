@@ -51,8 +51,77 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run ``argv`` and return its status as ``subprocess`` gives it (negative: a signal); our signals reach it."""
-    return _wait(_start(argv, environment), lambda: None)
+    """Run ``argv`` and return its status as ``subprocess`` gives it (negative: a signal); our signals reach it.
+
+    What it wrote to stderr, it and its children, in whatever language, is explained where it failed, with this
+    machine's facts at that moment.
+    """
+    if not config.load(environment).diag:
+        return _wait(_start(argv, environment), lambda: None)
+    tail = _Tail()
+    program = _start(argv, environment, tail.sink)
+    tail.begin()
+    status = _wait(program, lambda: None)
+    said = tail.end()
+    if status and (text := explained(status, said, config.language_of(environment))):
+        sys.stderr.write(f"\n{text}\n")
+    return status
+
+
+def explained(status: int, said: str, lang: str = "") -> str:
+    """What the end of a program means, by its last words and this machine's facts; '' if it was told already."""
+    # lazily: most programs end well
+    from gfxgraph.diagnostics.scan import Scanner
+    from gfxgraph.hardware import advice
+
+    scanner = Scanner()
+    scanner.feed(said.encode("utf-8", "replace"))
+    found = advice.conclude(scanner, lang=lang)
+    if found:
+        return "" if found.matches[0].code in scanner.told else found.format()
+    # A native death without a word is explained only if the machine proves why.
+    found = advice.explain(status, lang=lang) if -status in _CRASHES else found
+    judged = found.judged(found.matches[0]) if found else []
+    return found.format() if judged and judged[0].proof else ""
+
+
+class _Tail:
+    """Passes a program's stderr on as it comes and keeps its last lines."""
+
+    def __init__(self) -> None:
+        self._kept: deque[bytes] = deque()
+        # A terminal if this process has one, for progress bars and colours.
+        self._source, self.sink = os.openpty() if os.isatty(2) else os.pipe()
+        self._copier = threading.Thread(target=self._copy, daemon=True)
+
+    def begin(self) -> None:
+        """The program has been started with ``sink``."""
+        os.close(self.sink)
+        self._copier.start()
+
+    def end(self) -> str:
+        """The program has ended: what it wrote last. Its children may keep its stderr open for longer."""
+        self._copier.join(timeout=1.0)
+        if self._copier.is_alive() and os.fork() == 0:  # they would die of a closed pipe
+            self._copy()
+            os._exit(0)
+        return b"".join(self._kept).decode("utf-8", "replace")
+
+    def _copy(self) -> None:
+        n_kept = 0
+        while True:
+            try:
+                data = os.read(self._source, 1 << 16)
+            except OSError:  # a terminal's master reports in this way that the other side is closed
+                return
+            if not data:
+                return
+            with suppress(OSError):
+                os.write(2, data)
+            self._kept.append(data)
+            n_kept += len(data)
+            while n_kept > _TAIL_NBYTES and len(self._kept) > 1:
+                n_kept -= len(self._kept.popleft())
 
 
 def _start(argv: Sequence[str], environment: Mapping[str, str], stderr: int | None = None) -> subprocess.Popen[bytes]:
@@ -171,35 +240,16 @@ class _Guarded:
         self.limit_s = limit_s
         self.write = write
         self.lang = config.language_of(environment)
-        self.tail: deque[bytes] = deque()
         self.has_hung = False
-        # A terminal if this process has one, for progress bars and colours.
-        self.source, theirs = os.openpty() if os.isatty(2) else os.pipe()
-        self.program = _start(argv, environment, theirs)
-        os.close(theirs)
-        self.copier = threading.Thread(target=self._copy, daemon=True)
-        self.copier.start()
-
-    def _copy(self) -> None:
-        kept = 0
-        while True:
-            try:
-                data = os.read(self.source, 1 << 16)
-            except OSError:  # a terminal's master reports in this way that the other side is closed
-                return
-            if not data:
-                return
-            with suppress(OSError):
-                os.write(2, data)
-            self.tail.append(data)
-            kept += len(data)
-            while kept > _TAIL_NBYTES and len(self.tail) > 1:
-                kept -= len(self.tail.popleft())
+        self.tail = _Tail()
+        self.program = _start(argv, environment, self.tail.sink)
+        self.tail.begin()
 
     def run(self) -> int:
         status = _wait(self.program, self._look_for_hang)
-        self.copier.join(timeout=1.0)  # the program's children may keep its stderr open for longer
-        if text := self._report(status):
+        said = self.tail.end()
+        text = self._report(status, said)
+        if text or (status and not self.has_hung and (text := explained(status, said, self.lang))):
             self.write(f"\n{text}\n")
         return status
 
@@ -216,11 +266,10 @@ class _Guarded:
         except subprocess.TimeoutExpired:  # it waits inside the driver, where no handler runs
             self.program.kill()
 
-    def _report(self, status: int) -> str:
+    def _report(self, status: int, said: str) -> str:
         """The report about the end; '' if the program ended well or reported it itself."""
         if self.has_hung:
             return ""
-        said = b"".join(self.tail).decode("utf-8", "replace")
         words = read_words(said)
         for recording in recordings(self.home):
             phase = recording.page.phase

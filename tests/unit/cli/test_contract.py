@@ -496,7 +496,7 @@ main()
 
 @pytest.mark.parametrize(
     ("fd", "name", "words", "status"),
-    [(0, "in", ["explain"], 1), (1, "out", ["explain", "700"], 0), (2, "err", ["explain", "nope.log"], 2)],
+    [(0, "in", ["explain"], 0), (1, "out", ["explain", "700"], 0), (2, "err", ["explain", "nope.log"], 2)],
 )
 def test_a_closed_stream_is_no_bug(fd, name, words, status):
     """``<&-``, ``>&-`` and ``2>&-``: Python has None there, and the command ends as it would have."""

@@ -5,7 +5,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from gfxgraph.diagnostics import entries, situation, statuses
+from gfxgraph.diagnostics import causes, entries, situation, statuses
 from gfxgraph.diagnostics.entries import FOLDER
 from gfxgraph.diagnostics.index import names
 
@@ -21,7 +21,7 @@ KEYS = {
     "unless",
     "refuted",
     "combos",
-    "hint",
+    "cause",
     "sources",
     "en",
     "zh",
@@ -66,13 +66,27 @@ def an_entry_is_whole(path):
     assert "{" not in en["title"] + zh["title"], "the first line never varies"
     for key in ("what", "why", "do"):
         assert fields_in(en[key]) == fields_in(zh[key]) <= {*data.get("fields", []), "arch", "override", "index"}
-    for hint in data.get("hint", []):
-        assert {"en", "zh"} <= set(hint) <= {"when", "en", "zh", "why_en", "why_zh", "source"}
-        assert ("why_en" in hint) == ("why_zh" in hint)
+    assert len(data.get("cause", [])) <= causes.MOST
+    for cause in [*data.get("cause", []), *machine_causes()]:
+        assert (
+            {"en", "zh"}
+            <= set(cause)
+            <= {"log", "facts", "check", "en", "zh", "where", "sources", "codes", "decides"}
+        )
+        assert {"do"} <= set(cause["en"]) == set(cause["zh"]) <= {"why", "do", "means"}
+        assert ("check" in cause) == ("means" in cause["en"])
+        assert causes.holds(cause.get("facts", ()), {}) is (None if cause.get("facts") else True)
     for left, right in zip(en["do"], zh["do"]):
-        conditions = re.findall(r"@([!?]?[a-z_]+): ", left)
-        assert conditions == re.findall(r"@([!?]?[a-z_]+): ", right)
-        assert {name.lstrip("!?") for name in conditions} <= situation.CONDITIONS | situation.FACTS
+        conditions = re.findall(r"@(!?[a-z_]+): ", left)
+        assert conditions == re.findall(r"@(!?[a-z_]+): ", right)
+        assert {name.lstrip("!") for name in conditions} <= situation.CONDITIONS
+
+
+def machine_causes():
+    """Causes that a machine proves: of classes that exist."""
+    rows = tomllib.loads((FOLDER.parent / "machine_causes.toml").read_text())["cause"]
+    assert all(set(row["codes"].split()) <= {path.stem for path in FILES} for row in rows)
+    return rows
 
 
 def fields_in(value):

@@ -159,3 +159,32 @@ def test_the_command_ends_as_the_program_did(tmp_path: Path) -> None:
     assert run.stderr.startswith("Memory access fault by GPU node-1")
     assert "512 bytes past the end of `kv_cache`" in run.stderr
     assert not [path for path in state.rglob("*") if path.is_file()]
+
+
+def test_what_a_program_said_is_explained_where_it_failed(capfd):
+    """A shell script's stderr, a native death after AMD's words, and a healthy program, which is left alone."""
+    from gfxgraph.startup import supervise
+
+    tensile = "rocBLAS error: Cannot read /opt/rocm/lib/rocblas/library/TensileLibrary.dat"
+    for script, status, told in (
+        (f"echo '{tensile}' >&2; exit 3", 3, "rocblas_missing_tensile: "),
+        (
+            "echo 'Memory access fault by GPU node-1 on address 0x2. Reason: Unknown.' >&2; kill -ABRT $$",
+            -6,
+            "illegal_",
+        ),
+        (f"echo '{tensile}' >&2; exit 0", 0, ""),
+    ):
+        assert supervise.run(["/bin/sh", "-c", script], os.environ | {"GFXGRAPH_LANG": "en"}) == status
+        said = capfd.readouterr().err
+        assert ("\n" + told in said) if told else said == tensile + "\n"
+
+
+def test_a_child_left_behind_keeps_its_stderr(tmp_path):
+    """What the program started and left running may go on writing after the supervisor has ended."""
+    script = f"(sleep 1.5; echo late >&2; echo $? > {tmp_path}/late) & exit 0"
+    code = (
+        f"from gfxgraph.startup import supervise; import os; supervise.run(['/bin/sh', '-c', {script!r}], os.environ)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 0 and (tmp_path / "late").read_text() == "0\n" and "late" in done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from gfxgraph.hardware import versions
 from gfxgraph.hardware.checks.check import Check, CheckResult, CheckState, Site, finding
 from gfxgraph.hardware.device import override_for
 from gfxgraph.hardware.software import (
+    built_targets,
     distribution_versions,
     migraphx_available,
     other_gfxgraph,
@@ -83,7 +83,7 @@ def kernels_for_card(site: Site) -> list[CheckResult]:
     """The installed rocBLAS has kernels for the card; without them the first matmul fails."""
     if site.torch.kind != "rocm" or not site.gpus:
         return []
-    built = _built_targets(Path(site.torch.path) / "lib" / "rocblas" / "library")
+    built = built_targets(site.torch)
     found = []
     for card in site.gpus if built else ():
         seen_as = override_for(card, site.machine) or card.arch
@@ -94,14 +94,6 @@ def kernels_for_card(site: Site) -> list[CheckResult]:
         fix = fix or f"pip install --upgrade torch {_INDEX}"
         found.append(finding("kernels_missing", arch=card.arch, built=", ".join(sorted(built)), fix=fix))
     return found
-
-
-def _built_targets(folder: Path) -> set[str]:
-    try:
-        names = [path.name for path in folder.iterdir()]
-    except OSError:
-        return set()
-    return {match[1] for name in names if (match := re.search(r"_(gfx[0-9a-f]+)\.", name))}
 
 
 def wheels(site: Site) -> list[CheckResult]:
@@ -152,4 +144,14 @@ def namesake(site: Site) -> list[CheckResult]:
     return [finding("namesake", version=version, folder=folder)] if version else []
 
 
-CHECKS: tuple[Check, ...] = (namesake, rocm, pytorch, kernels_for_card, wheels, engines)
+def bad_versions(site: Site) -> list[CheckResult]:
+    """Versions known to be bad: rows of bad_versions.toml."""
+    # lazily: the facts are made of these checks too
+    from gfxgraph.hardware import bad_versions, facts
+
+    rows = bad_versions.matching(facts.probe(site)) if site.gpus else []
+    shown = ({"version": row.id, "date": row.date, "en": row.en["why"], "zh": row.zh["why"]} for row in rows)
+    return [finding("bad_version", fix=row.en.get("do", ""), **facts) for row, facts in zip(rows, shown)]
+
+
+CHECKS: tuple[Check, ...] = (namesake, rocm, pytorch, kernels_for_card, wheels, engines, bad_versions)

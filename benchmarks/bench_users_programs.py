@@ -75,6 +75,7 @@ def run(program) -> dict:
     for each in made:
         stats = each.stats()
         n_replays += stats["replays"]
+        each = gfxgraph.Graphed.of(each) if hasattr(each, "_gfxgraph") else each
         whole = each._n_replays() + getattr(each._worlds, "n_one_graph", 0)
         found["by a graph"] += whole
         found["in pieces"] += sum(stats["pieces"].values())

@@ -240,6 +240,8 @@ class Captured(CapturedCallable):
         self.timed: Timed | None = None
         """Eager calls and replays, compared where the faster one is to run."""
         self.n_seen = 0
+        self.why_waits = WARM_UP
+        """Why calls run eagerly before the next attempt."""
         self.used_at = 0
         self.nbytes = 0
         """Memory allocated by its graphs; shared memory counts for the entry that allocated it first."""
@@ -299,7 +301,7 @@ class Captured(CapturedCallable):
             result = self.fn(*args, **kwargs)
             if args is not call.args:
                 result = call.given_back(result, args, kwargs)
-        self.shared.eager.count("warm-up")
+        self.shared.eager.count(self.why_waits)
         returned(call.kwargs, result, True)
         self.look_at(result, None if stream is current else current)
         return result
@@ -350,7 +352,7 @@ class Captured(CapturedCallable):
         if self.mutates and call.aliases:
             self.fall_back("it writes to arguments that share memory")
             raise RunEagerly(self.why_eager, self.error)
-        self.first, self.nbytes = instance, self.input_nbytes + self.pool_nbytes
+        self.first, self.nbytes, self.why_waits = instance, self.input_nbytes + self.pool_nbytes, WARM_UP
         self.shared.n_captures += 1
         if self.arena.graph_nbytes() > self.arena.cap():  # it took more than predicted
             try:
@@ -370,15 +372,18 @@ class Captured(CapturedCallable):
             self.let_go_of_inputs()
             self.shared.buffers.clear()
             self.arena.drop_all()
-        self.n_seen = self.shared.options.warmup - TRY_AGAIN_AFTER
-        self.arena.state.report("fallback", "out of memory in a capture; these calls run eagerly", self.name)
-        raise RunEagerly("out of memory in a capture")
+        self._wait("out of memory in a capture")
+        raise RunEagerly(self.why_waits)
 
     def _make_room(self, needed: int) -> None:
         if not self.arena.make_room(needed, keep=self):
-            self.n_seen = self.shared.options.warmup - TRY_AGAIN_AFTER
-            error = CaptureError("vram_cap_exceeded", **self.arena.account(needed))
-            raise RunEagerly("a capture would exceed the memory limit", error)
+            self._wait("a capture would exceed the memory limit")
+            raise RunEagerly(self.why_waits, CaptureError("vram_cap_exceeded", **self.arena.account(needed)))
+
+    def _wait(self, why: str) -> None:
+        """Run calls eagerly before the next attempt."""
+        self.n_seen, self.why_waits = self.shared.options.warmup - TRY_AGAIN_AFTER, why
+        self.arena.state.report("fallback", f"{why}; these calls run eagerly", self.name)
 
     def _attempt(self, call: Call, sizes: Sequence[Any]) -> Instance | None:
         """Make one capture; None if the entry is eager from now on."""

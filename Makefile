@@ -15,13 +15,14 @@ GPU_PYTHON ?= $(if $(wildcard $(VENV)/.ready),$(BIN)/python,$(or $(PYTHON),pytho
 export PROMPT TORCH_INDEX_URL PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check test test-fast test-gpu test-engines test-versions test-emulator test-port-build test-fuzz bench docs release hooks clean
+.PHONY: help venv demo check native test test-fast test-gpu test-engines test-versions test-emulator test-port-build test-fuzz bench docs release hooks clean
 
 help:
 	@echo "make demo   [PROMPT=\"...\"]  set up and run the example: text, speed, graphs, fallbacks, verdict"
 	@echo "make test                  every test that needs no GPU"
 	@echo "make test-fast             the unit tests that start no other process: half a minute on two cores"
 	@echo "make check                 ruff and its format, strict mypy, import rules, ratchet, slow expressions"
+	@echo "make native                the companion libraries, into build/; needs CMake and a C++ compiler"
 	@echo "make test-gpu              the tests that need a GPU, with the torch of this machine"
 	@echo "make test-engines          vLLM's and SGLang's own graph files, fetched; on a GPU where there is one"
 	@echo "make test-versions         each torch under each Python, and engines: gigabytes; writes docs/versions.md"
@@ -30,7 +31,7 @@ help:
 	@echo "make test-fuzz             60 s of changed inputs for each target of tests/fuzz"
 	@echo "make bench                 measure, on a GPU"
 	@echo "make docs                  build the documentation's site, check every link"
-	@echo "make release VERSION=2.0.0 [URL=...]  changelog, both packages built and tested, commit and tag; publishes nothing"
+	@echo "make release VERSION=2.0.0  changelog, both packages built twice and tried with each Python, commit, tag; publishes nothing"
 	@echo "make venv   [TORCH_INDEX_URL=...] [PYTHON=...]   only set up"
 	@echo "make hooks                 run 'make check' and 'make test-fast' before every commit"
 	@echo "make clean                 remove what make made"
@@ -58,6 +59,7 @@ check: $(VENV)/.ready-dev
 	@echo "check: import circles" && $(BIN)/python tools/import_circles.py
 	@echo "check: ratchet" && $(BIN)/python tools/ratchet.py
 	@echo "check: one writer of files" && $(BIN)/python tools/check_writes.py
+	@echo "check: private names of torch" && $(BIN)/python tools/check_torch_names.py
 	@echo "check: dependencies" && $(BIN)/python tools/check_dependencies.py
 	@echo "check: expressions of audit and catalogue" && $(BIN)/python tools/check_patterns.py
 
@@ -66,6 +68,10 @@ check: $(VENV)/.ready-dev
 test: $(VENV)/.ready-dev
 	@$(BIN)/python -m tests.native_builds
 	@$(BIN)/python -m pytest -p tests.progress -n $(JOBS) --dist worksteal tests --ignore=tests/gpu --ignore=tests/emulator --ignore=tests/engines --ignore=tests/port_build $(ARGS)
+
+native:
+	@cmake --preset release
+	@cmake --build build -j $(JOBS)
 
 # Which tests those are is a rule, in tests/fast.py.
 test-fast: $(VENV)/.ready-dev
@@ -115,7 +121,7 @@ docs: $(VENV)/.ready-docs
 
 release: $(VENV)/.ready-dev
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[release]'
-	@$(BIN)/python tools/release.py $(VERSION) $(if $(URL),--url $(URL)) $(ARGS)
+	@$(BIN)/python tools/release.py $(VERSION) $(ARGS)
 
 hooks:
 	@install -m 755 tools/pre-commit "$$(git rev-parse --git-path hooks)/pre-commit"

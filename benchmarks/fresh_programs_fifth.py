@@ -22,6 +22,7 @@ import platform
 import random
 import subprocess
 import sys
+import traceback
 import typing
 from pathlib import Path
 
@@ -1521,6 +1522,51 @@ def history_in_a_default_argument(graphed):
     return out, len(smooth.__defaults__[0])
 
 
+# -- the measurement -----------------------------------------------------------------------------------------------
+
+
+def run(make):
+    """The verdict on one program, how its calls ran, and why not by a graph."""
+    torch.manual_seed(0)
+    try:
+        expected = make(lambda fn: fn)
+    except Exception as error:  # noqa: BLE001  outside of what is graphed: the simulator lacks something
+        return {"outcome": "raised in eager", "why": f"{type(error).__name__}: {str(error)[:200]}", "reasons": {}}
+    made = []
+
+    def graphed(fn):
+        call = gfxgraph.graphed(fn)
+        made.append(gfxgraph.Graphed.of(call) if isinstance(call, nn.Module) else call)
+        return call
+
+    torch.manual_seed(0)
+    outcome = why = ""
+    try:
+        why = bench_users_programs.difference(make(graphed), expected)
+        outcome = "wrong" if why else ""
+    except Exception as error:  # noqa: BLE001  it is what is counted
+        lines = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
+        outcome, why = "raised", f"{type(error).__name__}: {str(error)[:300]} at {Path(lines[-1]).name}"
+    counts, reasons, n_replays = collections.Counter(), collections.Counter(), 0
+    for each in made:
+        stats, eager = each.stats(), collections.Counter(each._eager)
+        n_replays += stats["replays"]
+        counts["by a graph"] += each._n_replays() + each._worlds.n_one_graph
+        counts["in pieces"] += sum(stats["pieces"].values())
+        counts["warm-up"] += eager.pop("warm-up", 0)
+        counts["eager"] += sum(eager.values())
+        reasons += collections.Counter(stats["pieces"]) + eager
+    others, whole = counts["in pieces"] + counts["eager"], counts["by a graph"]
+    is_whole = not others and whole >= counts["warm-up"]
+    outcome = outcome or ("whole" if is_whole else "in part" if whole else "in pieces" if n_replays else "eager")
+    return {
+        "outcome": outcome,
+        "why": why,
+        **counts,
+        "reasons": {each[:200]: n for each, n in reasons.most_common(4)},
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
@@ -1538,11 +1584,8 @@ def main() -> int:
         if options.only in name:
             torch._dynamo.reset()  # a program has its process for itself
             print(f"{name} ... ", end="", flush=True)
-            try:
-                rows[name] = bench_users_programs.run(each)
-            except Exception as error:  # noqa: BLE001  outside of what is graphed: the simulator lacks something
-                rows[name] = {"outcome": "raised in eager", "why": f"{type(error).__name__}: {str(error)[:200]}"}
-            print(rows[name]["outcome"], rows[name].get("why", "") or rows[name].get("reasons", ""), flush=True)
+            rows[name] = run(each)
+            print(rows[name]["outcome"], rows[name]["why"] or rows[name]["reasons"] or "", flush=True)
     counted = dict(collections.Counter(row["outcome"] for row in rows.values()))
     print(counted)
     if options.out:

@@ -2,9 +2,10 @@
 
     python tools/make_docs.py [FOLDER]     (build/docs)
 
-Made from the code, and therefore not kept in the repository: the errors by group, the rules of the port audit by
-phase, both in both languages, the commands, the settings, the public interface. Files of the repository that pages
-link to (results of measurements, sources) are copied to ``files/``. ``mkdocs build`` makes the site of the folder.
+Made from the code: the commands and the settings, which are kept in the repository, too (this tool writes them);
+the errors by group, the rules of the port audit by phase, the decisions and the public interface, which are not: in
+the repository pages link to the sources of these, on the site to the pages made of them. Files of the repository
+that pages link to (results of measurements, sources) are copied to ``files/``. ``mkdocs build`` makes the site.
 """
 
 from __future__ import annotations
@@ -35,6 +36,16 @@ LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s]+)(\))")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 ERROR = re.compile(r"(?<=\()((?:[\w./-]*errors/)?)(\w+)\.md(?=\))")
+CATALOGUE = "src/gfxgraph/diagnostics/catalogue"
+MADE_OF = {
+    CATALOGUE: "errors/index.md",
+    "src/gfxgraph/port/rules": "rules/index.md",
+    "docs/decisions": "decisions/index.md",
+    "src/gfxgraph/__init__.pyi": "api.md",
+}
+"""What a page of the repository links to, and the page of the site that is made of it."""
+KEPT = ("commands.md", "zh/commands.md", "settings.md", "zh/settings.md")
+"""Made pages that are in the repository, too: people read them there."""
 GROUPS = {
     "own": ("Errors of gfxgraph itself", "gfxgraph 自身的错误", -1),
     "host": ("The machine: drivers, permissions, containers, packages", "机器：驱动、权限、容器、软件包", 19),
@@ -44,8 +55,6 @@ GROUPS = {
     "consequences": ("What follows from another failure", "其他失败的后果", 10**9),
 }
 """The pages on errors: titles, and up to which rank of the catalogue."""
-ALONE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "ARCHITECTURE.md", "changelog.d/README.md")
-"""Pages outside docs/ whose links are checked, too."""
 COMPLETION = """## {title}
 
 ```sh
@@ -246,11 +255,54 @@ def made_pages() -> dict[str, str]:
 def written_pages() -> dict[str, str]:
     """The pages of docs/, by path; docs/README.md is the site's first page."""
     found = {
-        path.relative_to(DOCS).as_posix(): one_error_a_page(path.read_text(encoding="utf-8"))
+        (name := path.relative_to(DOCS).as_posix()): for_the_site(name, path.read_text(encoding="utf-8"))
         for path in sorted(DOCS.rglob("*.md"))
     }
     found["index.md"] = found.pop("README.md")
     return found
+
+
+def for_the_site(name: str, text: str) -> str:
+    """The page ``name`` with its links to sources led to the pages that are made of them, in its language."""
+    folder = os.path.dirname(name)
+
+    def moved(match: re.Match[str]) -> str:
+        path = os.path.normpath(os.path.join("docs", folder, match[2].partition("#")[0]))
+        page, lang = MADE_OF.get(path, ""), "zh/" if name.startswith("zh/") else ""
+        if os.path.dirname(path) == CATALOGUE and path.endswith(".toml"):
+            code = Path(path).stem
+            page = f"errors/{group_of(code)}.md#{code}"
+        if not page:
+            return match[0]
+        page = lang + page if page.startswith(("errors/", "rules/")) else page
+        return f"{match[1]}{Path(os.path.relpath(page, folder or '.')).as_posix()}{match[3]}"
+
+    return LINK.sub(moved, text)
+
+
+def dead_in_the_repository() -> list[str]:
+    """Links of pages that lead nowhere where the repository is read as it is."""
+    dead = []
+    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("tests/**/README.md")]
+    for path in sorted(set(pages)):
+        if path.parent.name == "changelog.d" and path.name != "README.md":
+            continue  # its text will stand in CHANGELOG.md
+        for target in links(path.read_text(encoding="utf-8")):
+            file = path.parent / target.partition("#")[0]
+            if "://" not in target and not target.startswith(("#", "mailto:")) and not file.exists():
+                dead.append(f"{path.relative_to(ROOT)}: {target}")
+    return dead
+
+
+def dead_on_the_site(folder: Path) -> list[str]:
+    """Links and images of the assembled pages that are not there."""
+    dead = []
+    for path in sorted(folder.rglob("*.md")):
+        for target in links(path.read_text(encoding="utf-8")):
+            file = path.parent / target.partition("#")[0]
+            if "://" not in target and not target.startswith(("#", "mailto:")) and not file.is_file():
+                dead.append(f"{path.relative_to(folder)}: {target}")
+    return dead
 
 
 def anchors(text: str) -> set[str]:
@@ -285,21 +337,6 @@ def dead_links(found: dict[str, str]) -> list[str]:
     return dead
 
 
-def dead_links_outside(found: dict[str, str]) -> list[str]:
-    """The same for the pages that stand outside of docs/."""
-    dead = []
-    for name in ALONE:
-        path = ROOT / name
-        if not path.exists():
-            continue
-        for target in links(path.read_text(encoding="utf-8")):
-            file = path.parent / target.partition("#")[0]
-            is_made = os.path.relpath(file, DOCS) in found
-            if "://" not in target and not target.startswith("#") and not file.exists() and not is_made:
-                dead.append(f"{name}: {target}")
-    return dead
-
-
 def assemble(found: dict[str, str], folder: Path) -> None:
     """Write the pages to ``folder``, with copies of the repository's files that they link to."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -312,7 +349,8 @@ def assemble(found: dict[str, str], folder: Path) -> None:
                 return match[0]
             if os.path.normpath(os.path.join(os.path.dirname(name), path)) == "README.md":
                 return match[1] + match[2].replace("README.md", "index.md") + match[3]
-            if DOCS in file.resolve().parents or not file.exists():
+            is_page = file.suffix == ".md" or DOCS / "images" in file.parents
+            if (DOCS in file.resolve().parents and is_page) or not file.exists():
                 return match[0]
             if file.is_dir():
                 return match[0][1:].partition("]")[0]  # a folder is no page: the words alone
@@ -339,9 +377,12 @@ def assemble(found: dict[str, str], folder: Path) -> None:
 @click.argument("folder", type=click.Path(path_type=Path), default=ROOT / "build" / "docs")
 def main(folder: Path) -> None:
     """Assemble the documentation in FOLDER, build/docs by default; check every link."""
-    found = {**written_pages(), **made_pages()}
-    dead = dead_links(found) + dead_links_outside(found)
+    made = made_pages()
+    for name in KEPT:
+        (DOCS / name).write_text(made[name], encoding="utf-8")
+    found = {**written_pages(), **made}
     assemble(found, folder)
+    dead = dead_links(found) + dead_in_the_repository() + dead_on_the_site(folder)
     shown = folder.relative_to(ROOT) if ROOT in folder.parents else folder
     print(f"docs: {len(found)} pages written to {shown}")
     if dead:

@@ -3,8 +3,10 @@
     python tools/make_evidence.py            writes the page
     python tools/make_evidence.py --check    fails where the page is not what the rows say (``make docs``)
 
-Both fail where a cell is longer than 120 characters, where a row's file is not there, and where that file does not
-hold the row's figure: every number of the figure must stand in the file, to the digits that the figure shows. A
+Rows stand by ``group``, what a user asks. One that missed its target says ``why``, and the page that makes the claim
+(``told``) has the figure, too. Both fail where that does not hold, where a row has no commit, where there are more
+than 45 rows, where a cell is longer than 120 characters, where a row's file is not there, and where that file has not
+the row's figure: every number of the figure must stand in the file, to the digits that the figure shows. A
 number of a file is also how many entries one of its lists or tables has, and a share as per cent.
 """
 
@@ -24,7 +26,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 LONGEST = 120
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?")
 VERDICTS = {"met": "met", "missed": "**missed**", "": ""}
-HEAD = "| Claim | Figure | Target | | Where | Commit | Result |\n| --- | --- | --- | --- | --- | --- | --- |\n"
+MOST = 45
+HEAD = "| Claim | Figure | Target | Verdict | Run on |\n| --- | --- | --- | --- | --- |\n"
 
 
 def numbers_in(what: object) -> Iterator[float]:
@@ -42,6 +45,11 @@ def numbers_in(what: object) -> Iterator[float]:
         yield from (float(text.replace(",", "")) for text in NUMBER.findall(what))
     elif isinstance(what, (int, float)) and not isinstance(what, bool):
         yield float(what)
+
+
+def numbers_of(text: str) -> list[str]:
+    """The numbers of a text, as they are written."""
+    return [each.rstrip(",") for each in NUMBER.findall(text)]
 
 
 def not_held(figure: str, held: set[float]) -> list[str]:
@@ -67,10 +75,15 @@ def commit_of(result: object) -> str:
 def line(row: dict[str, str], result: object) -> str:
     """One line of the table."""
     name = row["result"]
-    link = f"[result](../{name})" if "/" in name else f"[result](../benchmarks/results/{name})"
-    commit = row.get("commit") or commit_of(result)
-    cells = (row["claim"], row["figure"], row["target"], VERDICTS[row["verdict"]], row["where"], commit, link)
-    return f"| {' | '.join(cells)} |\n"
+    place = f"../{name}" if "/" in name else f"../benchmarks/results/{name}"
+    claim = row["claim"] + (f"<br>*{row['why']}*" if row.get("why") else "")
+    where = f"{row['where']}, [{commit_in(row, result)}]({place})"
+    return f"| {claim} | {row['figure']} | {row['target']} | {VERDICTS[row['verdict']]} | {where} |\n"
+
+
+def commit_in(row: dict[str, str], result: object) -> str:
+    """The commit of a row: its own word, else the result file's."""
+    return row.get("commit") or commit_of(result)
 
 
 def problems(row: dict[str, str]) -> Iterator[str]:
@@ -79,6 +92,12 @@ def problems(row: dict[str, str]) -> Iterator[str]:
         if len(text) > LONGEST:
             yield f"{name} has {len(text)} characters, and {LONGEST} is the most: {text!r}"
     path = ROOT / row["result"] if "/" in row["result"] else RESULTS / row["result"]
+    if row["verdict"] == "missed":
+        page = ROOT / row.get("told", "")
+        said = numbers_of(page.read_text(encoding="utf-8")) if page.is_file() else []
+        missing = [each for each in numbers_of(row["figure"].split(";")[0]) if each not in said]
+        if not row.get("why") or missing:
+            yield f"missed, and {row.get('told', 'no page')} does not say {', '.join(missing)}, or there is no why"
     if not path.is_file():
         yield f"there is no {row['result']}"
     elif path.suffix == ".json":
@@ -92,11 +111,18 @@ def page(told: dict[str, object]) -> tuple[str, list[str]]:
     rows = told["row"]
     assert isinstance(rows, list)
     wrong = [f"{row['claim']}: {problem}" for row in rows for problem in problems(row)]
-    text = f"{told['before']}\n{HEAD}"
-    for row in rows:
-        path = RESULTS / row["result"]
-        is_read = path.suffix == ".json" and path.is_file()
-        text += line(row, json.loads(path.read_text(encoding="utf-8")) if is_read else None)
+    if len(rows) > MOST:
+        wrong.append(f"{len(rows)} rows, and {MOST} is the most")
+    text = f"{told['before']}"
+    for group in dict.fromkeys(row["group"] for row in rows):
+        text += f"\n## {group}\n\n{HEAD}"
+        for row in (each for each in rows if each["group"] == group):
+            path = RESULTS / row["result"]
+            is_read = path.suffix == ".json" and path.is_file()
+            result = json.loads(path.read_text(encoding="utf-8")) if is_read else None
+            if not commit_in(row, result):
+                wrong.append(f"{row['claim']}: no commit")
+            text += line(row, result)
     return f"{text}\n{told['after']}", wrong
 
 

@@ -1,4 +1,4 @@
-"""Run a small Llama that serves, in the simulator, and take a picture of its report: docs/see.png. Needs Chromium.
+"""Run a small Llama that serves, in the simulator, and take a picture of its report (needs Chromium): see.png.
 
 python tools/make_see_picture.py [--dark FILE.png]
 """
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-TARGET = Path(__file__).parent.parent / "docs" / "see.png"
+TARGET = Path(__file__).parent.parent / "docs" / "images" / "see.png"
 SIZE = "1180,1640"
 SERVE = """
 import torch

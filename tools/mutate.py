@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib.util
 import json
 import os
 import platform
@@ -109,6 +110,8 @@ def _tests_of(rooms: list[str]) -> list[str]:
 
 def cover(folder: Path, rooms: list[str], jobs: int) -> None:
     """Run each test file by itself and keep what it executes in ``folder``."""
+    if importlib.util.find_spec("coverage") is None:
+        sys.exit("mutate: --cover measures by the package coverage, which is not installed: pip install coverage")
     folder.mkdir(parents=True, exist_ok=True)
     env = os.environ | ({"COVERAGE_CORE": "sysmon"} if sys.version_info >= (3, 12) else {})
 

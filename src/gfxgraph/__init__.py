@@ -1,7 +1,7 @@
-"""gfxgraph: GPU graphs, safe enough to leave on.
+"""gfxgraph: GPU graphs on AMD GPUs, compared with eager execution.
 
     import gfxgraph
-    gfxgraph.enable()          # torch.cuda.CUDAGraph now survives what it used to die of
+    gfxgraph.enable()          # torch.cuda.CUDAGraph now goes on, or falls back with a reason, where it failed
 
 Importing this package imports neither torch nor a driver. Every public name is loaded when it is
 first used; the table below says from where.
@@ -93,7 +93,13 @@ def __getattr__(name: str) -> Any:
     # lazily: programs that use nothing of it need it not
     from importlib import import_module
 
-    value = getattr(import_module(module), attribute)
+    try:
+        value = getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        refusal = import_module("gfxgraph.errors").ActivationError  # by name: the package lies below its rooms
+        raise refusal("no_torch", python=import_module("sys").executable, quote=str(error)) from error
     if name != "BridgedCUDAGraph":  # that one belongs to the torch, or simulator, now in force
         globals()[name] = value
     return value

@@ -29,6 +29,8 @@ class Activation(StrEnum):
     ON = "on"
     DEBUG = "debug"
     VALIDATE = "validate"
+    REQUIRE = "require"
+    """As ON; a process in which it cannot be on ends."""
 
 
 class WaveMode(StrEnum):
@@ -165,7 +167,7 @@ class Config:
     """Every setting, read once."""
 
     activation: Activation = _read(
-        "GFXGRAPH", "off | on (1) | debug | validate",
+        "GFXGRAPH", "off | on (1) | debug | validate | require",
         _choice(Activation, Activation.ON, Activation.OFF, normal=Activation.ON), Activation.OFF,
     )  # fmt: skip
     allow_cuda: bool = _read("GFXGRAPH_ALLOW_CUDA", "0 | 1", _flag, False)
@@ -239,7 +241,8 @@ GPU_PREFIXES = (
 
 
 _OTHERS = frozenset({
-    "GFXGRAPH_STATS", "GFXGRAPH_PRELOAD_REPORT", "GFXGRAPH_PRELOAD_NODE_LIMIT", "GFXGRAPH_PRELOAD_UPDATE_BUDGET",
+    "GFXGRAPH_REQUIRED", "GFXGRAPH_STATS",
+    "GFXGRAPH_PRELOAD_REPORT", "GFXGRAPH_PRELOAD_NODE_LIMIT", "GFXGRAPH_PRELOAD_UPDATE_BUDGET",
     "GFXGRAPH_PRELOAD_REFUSE_LAUNCH", "GFXGRAPH_PRELOAD_CAPTURE_MODE", "GFXGRAPH_PRELOAD_FALLBACK",
     "GFXGRAPH_COMPAT_REPORT",
 })  # fmt: skip

@@ -12,6 +12,7 @@
         │   └── GfxGraphFault        the GPU faulted; names op, line and memory
         ├── CommandError         a command line that cannot be followed
         ├── DriverError          a call into the GPU runtime failed
+        ├── MissingTorchName     this torch lacks an internal name that a feature needs
         └── SimulatorError       the simulator was asked for what it does not have
 
 GfxGraphError is a RuntimeError because torch raises those, and engines that fall back by
@@ -134,6 +135,10 @@ class GfxGraphFault(ReplayError):
         """The runtime's or torch's own error, where there was one."""
         found = self.fields.get("original", self.__cause__)
         return found if isinstance(found, BaseException) else None
+
+
+class MissingTorchName(GfxGraphError):
+    """This torch lacks an internal name that a feature needs (torch_names.py)."""
 
 
 class DriverError(GfxGraphError):

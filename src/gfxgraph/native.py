@@ -44,6 +44,8 @@ def library_path(name: str = PRELOAD) -> Path | None:
         ``lib{name}.so`` beside GFXGRAPH_LIB, or the companion package's; None if there is neither.
     """
     if beside := config.load().lib:
+        if not Path(beside).exists():
+            return None  # no reason to look elsewhere: the user has named it
         path = Path(beside).parent / f"lib{name}.so"
         if path.exists():
             return path
@@ -64,7 +66,8 @@ def preload_environment(environ: Mapping[str, str], report: Path, library: Path 
     """
     path = library or library_path()
     if path is None or not path.exists():
-        raise GfxGraphError("native_library_unusable", path=path or f"lib{PRELOAD}.so", problem="not installed")
+        where = path or config.load().lib or f"lib{PRELOAD}.so"
+        raise GfxGraphError("native_library_unusable", path=where, problem="not installed")
     others = environ.get("LD_PRELOAD", "")
     return {
         **environ,

@@ -372,3 +372,35 @@ del graph, x, y
 def test_a_graph_that_outlives_everything_ends_quietly(bridge):
     done = subprocess.run([warm_python(), "-c", HELD_TO_THE_END, bridge], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_library_that_the_user_names_must_load(monkeypatch, tmp_path):
+    """GFXGRAPH_LIB=/nonexistent is an error of enable() and of the preload, and nothing else is looked for."""
+    from gfxgraph import native
+
+    gfxgraph.disable()
+    monkeypatch.setenv("GFXGRAPH_LIB", str(tmp_path / "nonexistent.so"))
+    stock = torch.cuda.CUDAGraph
+    with pytest.raises(gfxgraph.GfxGraphError) as caught:
+        gfxgraph.enable(simulate="hip")
+    assert caught.value.code == "native_library_unusable" and "nonexistent.so" in str(caught.value)
+    assert torch.cuda.CUDAGraph is stock and not gfxgraph.is_enabled()
+    assert list(native._native.candidates()) == [str(tmp_path / "nonexistent.so")] and native.library_path() is None
+    with pytest.raises(gfxgraph.GfxGraphError, match="nonexistent.so: not installed"):
+        native.preload_environment({}, tmp_path / "report")
+
+
+def test_beside_the_other_gfxgraph_it_is_refused(monkeypatch, tmp_path):
+    """PyPI's gfxgraph 1.1.0 has modules of the same names: one sentence says so, and nothing is patched."""
+    gfxgraph.disable()
+    about = tmp_path / "gfxgraph-1.1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: gfxgraph\nVersion: 1.1.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    stock = torch.cuda.CUDAGraph
+    with pytest.raises(gfxgraph.ActivationError, match="another project's package called gfxgraph") as caught:
+        gfxgraph.enable(simulate="hip")
+    assert (
+        caught.value.code == "other_gfxgraph" and "1.1.0" in str(caught.value) and str(tmp_path) in str(caught.value)
+    )
+    assert torch.cuda.CUDAGraph is stock and not gfxgraph.is_enabled()

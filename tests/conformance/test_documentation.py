@@ -1,6 +1,6 @@
 """Every code block of the documentation runs: Python, transcripts and command lines, page by page, in this process.
 
-``python`` blocks of a page are one program, in order; those with a title are files that its transcripts run.
+Each ``python`` block is a program, whole as it is pasted; those with a title are files that transcripts run.
 ``console`` blocks are transcripts: a command and what it prints, ``...`` standing for anything. ``sh`` blocks are not
 started, for they need a GPU, a network or minutes: each command of ours must be one that the command line accepts,
 each make target must be there. ``text`` is output, ``c`` is compiled by tests/native/test_bridge.py.
@@ -9,6 +9,7 @@ each make target must be there. ``text`` is output, ``c`` is compiled by tests/n
 from __future__ import annotations
 
 import copy
+import importlib
 import re
 import runpy
 import shlex
@@ -33,68 +34,14 @@ PAGES = sorted(
     if "decisions" not in path.parts
 )
 BLOCKS = {page: FENCE.findall((ROOT / page).read_text(encoding="utf-8")) for page in PAGES}
-MODEL = """
-import torch, gfxgraph
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = torch.nn.Embedding(16, 8)
-    def forward(self, ids, mask=None):
-        return self.table(ids) if mask is None else self.table(ids) * mask.unsqueeze(-1)
-torch.set_grad_enabled(False)
-model = Model().cuda().eval()
-ids = torch.ones(3, 4, dtype=torch.long, device="cuda")
-mask = torch.ones(3, 4, device="cuda")
-"""
-# What stands before a page's first block: what its reader has at hand.
-BEFORE = {
-    "docs/graph.md": MODEL,
-    "docs/compile.md": MODEL
-    + """
-gfxgraph.enable(); gfxgraph.compile.backend.register()
-import transformers
-def small():
-    config = transformers.LlamaConfig(
-        vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=256, eos_token_id=None, pad_token_id=0)
-    return transformers.LlamaForCausalLM(config).eval()
-class AutoModelForCausalLM:
-    @staticmethod
-    def from_pretrained(name):
-        return small()
-name = "a small one"
-inputs = {"input_ids": torch.ones(1, 3, dtype=torch.long, device="cuda")}
-input_ids = torch.ones(1, 3, dtype=torch.long, device="cuda")
-""",
-    "docs/see.md": """
-import torch, gfxgraph
-gfxgraph.enable()
-x = torch.ones(4, device="cuda")
-first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-with torch.cuda.graph(first):
-    y = x * 2
-with torch.cuda.graph(second):
-    z = x * 2 + 1
-graph = first
-""",
-    "docs/fails.md": """
-import gfxgraph
-error = RuntimeError("HIP error: operation not permitted when stream is capturing")
-inputs = {}
-class model:
-    @staticmethod
-    def generate(*args, **kwargs):
-        return "text"
-""",
-    "docs/engines.md": """
-import numpy, onnx, torch, migraphx, gfxgraph
+# What a block needs and a test has no room for: engines, a file of the reader's.
+ONNX = """
+import onnx
 from onnx import helper
-array = numpy.ones((2, 3), numpy.float32)
 info = lambda name: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 3])
 graph = helper.make_graph([helper.make_node("Relu", ["input"], ["y"])], "g", [info("input")], [info("y")])
 onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), "model.onnx")
-""",
-}
+"""
 # Replaced for a run in seconds.
 INSTEAD = {"max_new_tokens=128": "max_new_tokens=4"}
 # Programs that a reader has, beside ours.
@@ -121,29 +68,29 @@ def place(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(kind == "python" for kind, *_ in BLOCKS[page])])
-def test_python_runs(page, place, monkeypatch, capsys):
-    """The blocks of a page are one program; what a page shows as its output is what it prints."""
-    gfxgraph.enable(simulate="hip")
-    space = {"__name__": "page"}
-    if page.endswith("engines.md"):
-        _stand_ins(space, monkeypatch)
-    exec(compile(BEFORE.get(page.replace("/zh/", "/"), "import torch, gfxgraph"), f"before {page}", "exec"), space)
-    capsys.readouterr()
+def test_python_runs_as_pasted(page, place, monkeypatch, capsys):
+    """Each block alone, as ``gfxgraph run --simulate`` runs a file of it; what the page shows as output is printed."""
     blocks, whole = BLOCKS[page], (ROOT / page).read_text(encoding="utf-8")
-    for number, (kind, title, text) in enumerate(blocks):
-        if kind != "python" or title:
+    gfxgraph.enable(simulate="hip")
+    importlib.import_module("gfxgraph.compile.backend").register()  # by an entry point, where gfxgraph is installed
+    if page.endswith("engines.md"):
+        _stand_ins(monkeypatch)
+        exec(ONNX, {})
+    for number, (kind, _, text) in enumerate(blocks):
+        if kind != "python":
             continue
         source = text
         for long, short in INSTEAD.items():
             text = text.replace(long, short)
-        exec(compile(text, f"{page}, block {number}", "exec"), space)
+        capsys.readouterr()
+        exec(compile(text, f"{page}, block {number}", "exec"), {"__name__": "__main__"})
         printed = capsys.readouterr().out
         kind, _, shown = blocks[number + 1] if number + 1 < len(blocks) else ("", "", "")
         if kind == "text" and f"{source}```\n\n```text\n{shown}" in whole:
             assert printed == shown
 
 
-def _stand_ins(space, monkeypatch):
+def _stand_ins(monkeypatch):
     from tests.conformance.adapters.test_migraphx import STAND_IN, Machine
 
     for name in ("migraphx", "vllm"):
@@ -152,7 +99,10 @@ def _stand_ins(space, monkeypatch):
 
     machine = Machine(migraphx)
     shapes = {"x": machine.shape}, [machine.shape]
-    space["program"], space["params"] = migraphx.program(machine.step, *shapes), machine.params(1)
+    monkeypatch.setattr(migraphx, "parse_onnx", lambda path: migraphx.program(machine.step, *shapes), raising=False)
+    params = machine.params(1)
+    monkeypatch.setattr(migraphx, "generate_argument", lambda shape: params["x"], raising=False)
+    monkeypatch.setattr(migraphx, "to_gpu", lambda argument: argument, raising=False)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(kind == "console" for kind, *_ in BLOCKS[page])])

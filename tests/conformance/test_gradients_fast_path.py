@@ -84,7 +84,7 @@ def test_a_known_call_runs_none_of_dynamos_code(platform, monkeypatch, name):
         torch.testing.assert_close(step(graphed, module, None, seed), step(eager, eager, None, seed))
     assert_same(gradients(module), gradients(eager))
     assert graphed.stats()["replays"] == before + 3
-    assert graphed._worlds.n_one_graph == before + 3
+    assert Graphed.of(graphed)._worlds.n_one_graph == before + 3
 
 
 def frozen(module, x):
@@ -166,9 +166,13 @@ def test_another_mode_has_another_graph_and_the_first_is_found_again(platform, m
     step(graphed, module, None, 0)
 
 
+@pytest.mark.parametrize("is_validating", [False, True])
 @pytest.mark.parametrize("name", ["norm", "averaging"])
-def test_two_forwards_before_one_backward(platform, name):
+def test_two_forwards_before_one_backward(platform, name, is_validating):
     """As in the step of a GAN or of a siamese net: what a forward writes does not matter to the other's backward."""
+    if is_validating:  # its runs count as changes of what is written
+        gfxgraph.disable()
+        gfxgraph.enable(validate=True, **({"allow_cuda": True} if platform == "gpu" else {"simulate": platform}))
     module, others = of(name), [batch(seed, requires_grad=False) for seed in range(12)]
     eager, graphed = copy.deepcopy(module), gfxgraph.graphed(module)
     for one, other in zip(others[::2], others[1::2]):
@@ -224,7 +228,7 @@ def test_hooks_run_once_and_see_gradients_of_their_own(platform):
 def test_an_evicted_graph_is_not_kept_and_is_captured_again(platform):
     """Its fast path goes with it."""
     graphed, module, eager = pair("linear")
-    (graphs,) = graphed._worlds.with_gradients
+    (graphs,) = Graphed.of(graphed)._worlds.with_gradients
     graphs.evict("for the test")
     assert not graphs.is_captured
     for seed in range(3):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import gfxgraph
-from gfxgraph.capture.torchs_graph import TORCH_VERSION
+from gfxgraph import torch_names
 
 pytestmark = [pytest.mark.usefixtures("platform"), pytest.mark.any_platform]
 
@@ -462,7 +462,9 @@ def test_an_index_that_changes_is_one_graph():
         assert stats["replays"] >= 1, g.explain()
 
 
-@pytest.mark.skipif(TORCH_VERSION < (2, 13), reason="Dynamo of this torch does not trace an assignment to a class")
+@pytest.mark.skipif(
+    torch_names.version() < (2, 13), reason="Dynamo of this torch does not trace an assignment to a class"
+)
 def test_a_counter_of_the_class_is_traced_twice():
     """A number that the function counts up in a class is a symbol, as one of an object's."""
 

@@ -193,6 +193,23 @@ def test_conditional_graph(model):
         chosen.capture([1])
 
 
+def test_a_branch_that_raises_at_its_capture_fails_alone(model):
+    """It is named, the other branches are captured, and running it raises its own error."""
+    chosen, x = gfxgraph.ConditionalGraph(), randn(4, 8)
+
+    def broken(x):
+        raise KeyError("its own")
+
+    chosen.add_branch("broken", broken)
+    chosen.add_branch("inference", model)
+    chosen.capture(x)
+    assert chosen.failed_branches == ["broken"] and chosen._chosen.captured_branches == ["inference"]
+    with torch.no_grad():
+        assert close(chosen.run("inference", x), model(x))
+    with pytest.raises(KeyError, match="its own"):
+        chosen.run("broken", x)
+
+
 # -- a class that documents write -----------------------------------------------------------------------------
 
 

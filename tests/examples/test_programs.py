@@ -90,7 +90,7 @@ def test_without_gfxgraph_nothing_is_different():
 
 
 def test_this_torch_is_refused_where_it_cannot_be_used(program):
-    """Refused from the command line before the start, from the environment at the import: text and status 2."""
+    """Refused from the command line before the start: status 2; by GFXGRAPH=1 a warning, and it goes on."""
     import torch
 
     if torch.version.hip or torch.version.cuda:
@@ -99,8 +99,8 @@ def test_this_torch_is_refused_where_it_cannot_be_used(program):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("not_rocm_cpu_torch: ")
     done = python("-c", "import gfxgraph, torch; print('went on')", GFXGRAPH="1")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("not_rocm_cpu_torch: ")
+    assert (done.returncode, done.stdout) == (0, "went on\n")
+    assert done.stderr.count("\n") == 1 and "not_rocm_cpu_torch" in done.stderr
 
 
 def test_unknown_profile(program):

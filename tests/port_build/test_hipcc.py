@@ -84,3 +84,20 @@ def test_a_repository_gets_further(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     data = json.loads(built.stdout)
     assert built.exit_code == 0 and data["targets"] == ["gfx1030", "gfx942"]
     assert [(f["kind"], f["path"], f["line"]) for f in data["findings"]] == [("unchecked", "src/sum.cu", 7)]
+
+
+def test_the_warp_kernels_compile_for_both_wavefronts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty kernels that think in 32 lanes, unchanged; tests/unit/port runs their lanes on the CPU."""
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    warp = Path(__file__).parent / "warp"
+    write_files = {name: (warp / name).read_text() for name in ("main.cu", "kernels.cu", "reference.h")}
+    build = "main: main.cu\n\tnvcc -std=c++17 -o $@ main.cu\n"
+    for name, text in {**write_files, "Makefile": build}.items():
+        (tmp_path / "r").mkdir(exist_ok=True)
+        (tmp_path / "r" / name).write_text(text)
+    assert CliRunner().invoke(command, ["fix", str(tmp_path / "r"), "--apply"]).exit_code == 0
+    built = CliRunner().invoke(command, ["build", str(tmp_path / "r"), "--json", "--real"])
+    data = json.loads(built.stdout)
+    assert built.exit_code == 0 and data["real"]["made"] == ["main"] and data["compile"] == data["units"], (
+        built.stdout
+    )

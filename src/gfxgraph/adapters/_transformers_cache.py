@@ -21,6 +21,8 @@ from torch import Tensor
 from transformers.cache_utils import StaticCache, StaticLayer, StaticSlidingWindowLayer
 from transformers.masking_utils import create_masks_for_generate
 
+from gfxgraph import torch_names
+
 CACHE = next(n for n in inspect.signature(create_masks_for_generate).parameters if n in ("cache", "past_key_values"))
 """What a model and ``generate`` call the cache: ``past_key_values`` up to transformers 5.23."""
 
@@ -126,7 +128,7 @@ class FixedCache(StaticCache):  # type: ignore[misc]
         lengths = [layer.cumulative_length for layer in self.layers]
         for group in (held, [length for length in lengths if length.device == self.place.position.device]):
             if group:
-                torch._foreach_zero_(group)
+                torch_names._foreach_zero_(group)
         for layer in self.layers:
             if layer.is_sliding:
                 layer.cumulative_length_int = 0

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from transformers.masking_utils import create_masks_for_generate
 
+from gfxgraph import torch_names
 from gfxgraph.adapters._transformers_cache import CACHE
 
 if TYPE_CHECKING:
@@ -52,6 +52,6 @@ def to_add(decoder: Decoder) -> Any:
         return masks
     like = {"dtype": dtypes.pop(), "device": decoder.mask.device}
     nothing, everything = torch.full((), 0.0, **like), torch.full((), -math.inf, **like)
-    return pytree.tree_map_only(
+    return torch_names.tree_map_only(
         Tensor, lambda mask: torch.where(mask, nothing, everything) if mask.dtype is torch.bool else mask, masks
     )

@@ -12,6 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gfxgraph import torch_names
 from gfxgraph.adapters import _transformers_version_check
 from gfxgraph.process import bridge, process
 
@@ -214,10 +215,9 @@ class Accelerated:
     def _modules_say(self) -> str:
         """Check every module for what a graph would not call or could not follow, and note the weights' addresses."""
         # lazily: adapters are listed and asked about where there is no torch
-        from torch.nn.modules import module as globally
 
         found: list[Any] = [self.model.config._attn_implementation, *kernel_settings()]
-        if globally._global_forward_hooks or globally._global_forward_pre_hooks:
+        if torch_names._global_forward_hooks or torch_names._global_forward_pre_hooks:
             return "there are forward hooks on all modules, which a graph would not call"
         for module in self.model.modules():
             hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())

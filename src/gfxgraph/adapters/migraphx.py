@@ -8,8 +8,9 @@ they compute.
     first run ──captured──> launched, because a capture computes nothing ──> its results are kept
         └── refused: the program runs as before; one more attempt at the next run, then none
     later run, same arguments ──> one launch, or eagerly if that was measured to be faster
-    later run, other addresses or shapes ──> a graph for these too; the least recently launched is dropped
-    after `MOST_CAPTURES` captures ──> it runs eagerly, with that reason
+    later run, other addresses ──> a graph for these too; past `MOST_GRAPHS`, inputs that move are copied
+    later run, other shapes ──> a graph for these too; the least recently launched is dropped
+    after `MOST_CAPTURES` captures ──> it runs eagerly until addresses and shapes come again
 
 Invariants:
   - a graph is launched only if every argument has the address, lengths, strides and type that it had at capture;
@@ -23,13 +24,15 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import threading
 import weakref
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gfxgraph import config
+from gfxgraph import config, torch_names
 from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters.adapter import Adapter, GraphedObject, OwnMethods
 from gfxgraph.config import Config
@@ -42,9 +45,9 @@ from gfxgraph.types import OnUnsafe
 __all__ = ["ADAPTER", "GraphedProgram", "migraphx_available"]
 
 MOST_GRAPHS = 4
-"""Most sets of addresses and shapes with a graph each."""
+"""Most sets of addresses and shapes with a graph each; an input with more addresses is copied to one of ours."""
 MOST_CAPTURES = 64
-"""Most captures of one program, whose arguments keep moving then; beyond that it runs eagerly."""
+"""Captures of one program beyond which only arguments that were there a few runs ago are captured."""
 MOST_TRIES = 2
 STREAM = "ihipStream_t"
 _LAUNCH = re.compile(r"\bglobal=(\d+),\s*local=([1-9]\d*)")
@@ -91,6 +94,10 @@ class GraphedProgram(GraphedObject):
         """Why no graph is tried any more; "" while one is."""
         self.n_captures = 0
         self._graphs: dict[tuple[Any, ...], _ProgramGraph] = {}
+        self._fixed: dict[str, Any] = {}
+        """Inputs that keep moving: our memory for each, as bytes."""
+        self._missed: deque[object] = deque(maxlen=MOST_GRAPHS)
+        """The last arguments that ran eagerly, past `MOST_CAPTURES`."""
         self._streams: dict[int, Any] = {}
         self._last: tuple[int, Any] | None = None
         """The stream of the last graph launch, and an event recorded after it."""
@@ -116,7 +123,8 @@ class GraphedProgram(GraphedObject):
         if self.why_eager:
             return f"eager: {self.why_eager}"
         n = len(self._graphs)
-        said = f"{n} graph{'s' * (n != 1)}"
+        said = f"{n} graph{'s' * (n != 1)}" + (f", copying {', '.join(self._fixed)}" if self._fixed else "")
+        said += "; eager, until its arguments keep to a few addresses" if self._missed else ""
         return f"{said}; {self._times.choice.why()}" if self._times is not None else said
 
     # -- one run --------------------------------------------------------------------------------------
@@ -139,13 +147,11 @@ class GraphedProgram(GraphedObject):
             way = timed.decided() if timed is not None else "graph"
             if way == "eager":
                 return self._eagerly(params, stream)
-            key = _key(params)
+            key = _key(self._in_place(params))
             captured = self._graphs.pop(key, None)
             if captured is None:
-                if self.n_captures >= MOST_CAPTURES:
-                    why = f"it was captured {MOST_CAPTURES} times: keep its arguments at the same few addresses"
-                    return self._fall_back(why, plain)
-                return self._first(params, stream, plain)
+                return plain() if self._is_restless(key) else self._first(params, stream, plain)
+            self._missed.clear()
             self._graphs[key] = captured  # the most recently launched comes last
             if captured.n_unchecked:
                 return self._checked(params, captured, stream)
@@ -172,8 +178,13 @@ class GraphedProgram(GraphedObject):
 
         stream = torch.cuda.current_stream()
         if self._last is not None and self._last[0] != stream.cuda_stream:
-            # All its graphs share memory: the program's scratch memory.
+            # All its graphs share memory: the program's scratch memory, and our copies of inputs.
             stream.wait_event(self._last[1])
+        if self._fixed:
+            theirs = [_bytes(params[name]) for name in self._fixed]
+            torch_names._foreach_copy_(
+                [ours[: len(view)] for ours, view in zip(self._fixed.values(), theirs)], theirs
+            )
         try:
             replay(captured.graph)
         except RunEagerly as failed:
@@ -195,9 +206,10 @@ class GraphedProgram(GraphedObject):
 
     def _first(self, params: Params, stream: object, plain: Callable[[], list[Any]]) -> list[Any]:
         """Capture for these addresses, then do the run's work, because a capture computes nothing."""
-        if len(self._graphs) >= MOST_GRAPHS:
-            del self._graphs[next(iter(self._graphs))]
-        captured, why_not = self._capture(params, stream)
+        if len(self._graphs) >= MOST_GRAPHS and not self._fix_what_moves(params):
+            del self._graphs[next(iter(self._graphs))]  # it is outputs or shapes that change
+        placed = self._in_place(params)
+        captured, why_not = self._capture(placed, stream)
         if captured is None:
             result = plain()  # first: wrong arguments raise here, before anything else happens
             self._n_failed += 1  # what a library creates on first use exists by the next attempt
@@ -206,7 +218,7 @@ class GraphedProgram(GraphedObject):
             why = f"a MIGraphX program could not be captured; it is tried once more ({why_not})"
             process.tell("fallback", why, level=logging.INFO)
             return result
-        self._graphs[_key(params)] = captured
+        self._graphs[_key(placed)] = captured
         if captured.n_unchecked:
             return self._checked(params, captured, stream)
         return self._launch(params, captured, plain)
@@ -250,6 +262,49 @@ class GraphedProgram(GraphedObject):
         if worst:
             return self._fall_back(f"its graph gives different results ({worst})", lambda: results)
         return results
+
+    # -- arguments that move ---------------------------------------------------------------------------------
+
+    def _is_restless(self, key: object) -> bool:
+        """Whether there were so many captures that arguments which were not there a few runs ago run eagerly."""
+        if self.n_captures < MOST_CAPTURES or key in self._missed:
+            return False
+        if not self._missed:
+            why = f"it was captured {MOST_CAPTURES} times: keep its arguments at the same few addresses"
+            process.tell("fallback", f"a MIGraphX program runs eagerly: {why}")
+        self._missed.append(key)
+        return True
+
+    def _in_place(self, params: Params) -> Params:
+        """The arguments, with our memory for those inputs that keep moving."""
+        if not self._fixed:
+            return params
+        shapes = {name: params[name].get_shape() for name in self._fixed.keys() & _alone(params)}
+        if len(shapes) < len(self._fixed) or any(s.bytes() > len(self._fixed[name]) for name, s in shapes.items()):
+            # One shares its memory now, so that what the program writes would not be seen in a copy; or it is longer.
+            self._fixed.clear()
+            self._graphs.clear()
+            return params
+        make = sys.modules["migraphx"].argument_from_pointer
+        return {**params, **{name: make(shape, self._fixed[name].data_ptr()) for name, shape in shapes.items()}}
+
+    def _fix_what_moves(self, params: Params) -> bool:
+        """Give memory of ours to every input that has had several addresses; False if no more have."""
+        # lazily: adapters are listed and asked about where there is no torch
+        import torch
+
+        found: dict[str, set[int]] = {}
+        for key in [*self._graphs, _key(params)]:
+            for name, address, *_ in key:
+                found.setdefault(name, set()).add(address)
+        moving = {name for name, addresses in found.items() if len(addresses) > MOST_GRAPHS} & _alone(params)
+        if not moving - self._fixed.keys() or not hasattr(sys.modules.get("migraphx"), "argument_from_pointer"):
+            return False
+        self._graphs.clear()
+        self._times = None  # a launch has its copies from now on
+        for name in sorted(moving):
+            self._fixed[name] = torch.empty(params[name].get_shape().bytes(), dtype=torch.uint8, device="cuda")
+        return True
 
     # -- eager or graph ---------------------------------------------------------------------------------------
 
@@ -348,6 +403,12 @@ def _about(shape: Any) -> tuple[Any, ...]:
 def _is_output(name: str) -> bool:
     """True for a parameter that MIGraphX added for a result, to which it writes."""
     return "#output_" in name or name == "output" or name.startswith("output_")
+
+
+def _alone(params: Params) -> set[str]:
+    """The inputs that share their memory with no other argument: a program reads them and writes elsewhere."""
+    users = Counter(argument.data_ptr() for argument in params.values())
+    return {name for name, argument in params.items() if users[argument.data_ptr()] == 1 and not _is_output(name)}
 
 
 def _no_graph(program: Any) -> str:

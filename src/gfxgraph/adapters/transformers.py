@@ -22,6 +22,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from gfxgraph import torch_names
 from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters._transformers_model import Accelerated
 from gfxgraph.adapters._transformers_version_check import TESTED
@@ -97,7 +98,7 @@ ADAPTER = TransformersAdapter()
 
 def beside_enable(torch: object, state: Any) -> None:
     """Called by ``gfxgraph.enable``: installs the adapter if ``GFXGRAPH_TRANSFORMERS`` asks for it."""
-    if ADAPTER.wanted(state.settings):
+    if ADAPTER.wanted(state.settings) and not torch_names.why_off("generate"):
         bridge.undo.append(ADAPTER.uninstall)
         ADAPTER.install_when_imported()
 
@@ -117,6 +118,8 @@ def accelerate(model: object, *, fast: bool | None = None) -> Any:
     Raises:
         ActivationError: `engine_missing`, `engine_layout`, `engine_object`.
     """
+    if torch_names.why_off("generate"):
+        return model
     with _lock:
         ADAPTER.install_for_some()
         from transformers import GenerationMixin

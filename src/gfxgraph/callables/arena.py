@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.callables.inputs import tensors_of
 from gfxgraph.callables.signature import GuardMiss, RunEagerly
 from gfxgraph.capture import capture_lock
@@ -274,7 +275,7 @@ class Arena:
 
     def reserved(self) -> int:
         """Bytes that torch's allocator has reserved on the device."""
-        return int(torch._C._cuda_memoryStats(self.device_index)["reserved_bytes"]["all"]["current"])
+        return int(torch_names._cuda_memoryStats(self.device_index)["reserved_bytes"]["all"]["current"])
 
     def graph_nbytes(self) -> int:
         """Bytes that the arena's captures take."""
@@ -283,7 +284,7 @@ class Arena:
     def cap(self) -> int:
         """The most bytes that graphs may take: the limit, and never more than GFXGRAPH_VRAM_CAP leaves."""
         free, total = torch.cuda.mem_get_info(self.device_index)
-        stats = torch._C._cuda_memoryStats(self.device_index)
+        stats = torch_names._cuda_memoryStats(self.device_index)
         # What torch caches without using it is freed when needed; some of it may be the graphs' own.
         cached = stats["reserved_bytes"]["all"]["current"] - stats["allocated_bytes"]["all"]["current"]
         others = max(0, total - free - max(self.graph_nbytes(), cached))

@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.callables.signature import paths
 from gfxgraph.callables.type_hints import Picks
 from gfxgraph.core.bucket_sizes import Buckets, Octaves, ladder
@@ -168,7 +169,7 @@ def _sizes(
 
 def called(fn: Any) -> Any:
     """The module whose own call this is; any other function as it is."""
-    return fn.__self__ if getattr(fn, "__func__", None) is nn.Module._call_impl else fn
+    return fn.__self__ if getattr(fn, "__func__", None) is torch_names._call_impl else fn
 
 
 def parameters_of(fn: Any) -> list[inspect.Parameter]:

@@ -63,7 +63,7 @@ from gfxgraph.callables.signature import (
     replace,
     twins_of,
 )
-from gfxgraph.callables.trace.dynamo import Calls, Frontend
+from gfxgraph.callables.trace.dynamo import Calls, Frontend, returned
 from gfxgraph.callables.worlds import for_dynamo
 from gfxgraph.capture.replay.graph_tensors import used_on
 from gfxgraph.errors import CaptureError, first_line
@@ -300,6 +300,7 @@ class Captured(CapturedCallable):
             if args is not call.args:
                 result = call.given_back(result, args, kwargs)
         self.shared.eager.count("warm-up")
+        returned(call.kwargs, result, True)
         self.look_at(result, None if stream is current else current)
         return result
 

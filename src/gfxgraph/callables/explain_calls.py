@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gfxgraph import torch_names
 from gfxgraph.callables.buckets import parameters_of
 from gfxgraph.callables.padding.judge import REFUSED
 
@@ -37,6 +38,7 @@ def explain(graphed: Graphed) -> str:
     lines += [f"  {each}" for each in advice(graphed._fn, calls)]
     for number in graphed._front.restless() if graphed._front is not None else ():
         lines.append(f"  {number} is another number at each call, so what takes it runs eagerly: keep it in a tensor")
+    lines += [f"  {why}" for why in torch_names.off.values()]
     for region in regions(graphed):
         lines += [f"  {line}" for line in region.explain().splitlines()]
     lines += [f"  {each.label}: {each.timed.choice.why()}" for each in graphed._entries.values() if each.timed]
@@ -69,7 +71,7 @@ def _ways(graphed: Graphed) -> list[str]:
     lines = [f"  {'calls':>7}  way         why"]
     lines += [f"  {n:>7}  {way:<10}  {why}".rstrip() for n, way, why in rows]
     for why, n in graphed._slow_ways.most_common():
-        lines.append(f"  {n} of those by a graph took the slow way: {why}")
+        lines.append(f"  {n} of those took the slow way: {why}")
     if graphed._pieces and has_graphs:
         lines.append("  in pieces: Python runs at each call, and each graph in between is captured on its own")
     return lines

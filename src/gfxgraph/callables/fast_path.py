@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.callables.inputs import device_copier, is_dense, is_one_copy, last_rows
 from gfxgraph.callables.joined_launch import (
     CopyLaunches,
@@ -121,9 +122,8 @@ class Unpacker:
 
     def has_kinds(self, tensors: Sequence[Tensor], which: Sequence[int]) -> None:
         """Check the dtypes, layouts and devices of these tensors, no two of which are one, and torch's settings."""
-        guards = torch._C._dynamo.guards
-        self.names["settings"] = guards.GlobalStateGuard().check
-        self.names["check"] = guards.TensorGuards(
+        self.names["settings"] = torch_names.GlobalStateGuard().check
+        self.names["check"] = torch_names.TensorGuards(
             *[tensors[i] for i in which], dynamic_dims_sizes=None, dynamic_dims_strides=None
         ).check
         self.line(f"if not check({', '.join(f't{i}' for i in which)}) or not settings(): return MISS")
@@ -150,15 +150,15 @@ class Writer(Unpacker):
             "mark": mark,
             "acquire": arena.lock.acquire,
             "release": arena.lock.release,
-            "settings": torch._C._dynamo.guards.GlobalStateGuard().check,
-            "raw_stream": torch._C._cuda_getCurrentRawStream,
+            "settings": torch_names.GlobalStateGuard().check,
+            "raw_stream": torch_names._cuda_getCurrentRawStream,
             "is_capturing": torch.cuda.is_current_stream_capturing,
             "device": arena.device_index,
             "launch": launch_of(arena.state.base),
             "copier": self.copier,
-            "foreach_copy": torch._foreach_copy_,
+            "foreach_copy": torch_names._foreach_copy_,
             "empty_like": torch.empty_like,
-            "use_count": torch._C._storage_Use_Count,
+            "use_count": torch_names._storage_Use_Count,
         }
         self.sizes: Sequence[Sequence[int] | None] | None = None
         self.repeats_last = False
@@ -181,7 +181,7 @@ class Writer(Unpacker):
         self.line("if stream != arena.last_raw or (stream and is_capturing()): return MISS")
         if torch.cuda.device_count() > 1:
             # The default stream's handle is 0 on every device: the driver would use the current device's.
-            self.names["current_device"] = torch._C._cuda_getDevice
+            self.names["current_device"] = torch_names._cuda_getDevice
             self.line("if not stream and current_device() != device: return MISS")
         self.names["contexts"] = self.entry.arena.contexts
         self.line("if device not in contexts.devices: contexts.give(device)")
@@ -212,11 +212,11 @@ class Writer(Unpacker):
         """Check that no mode intercepts operations, and that the stack of function modes (a default device is one) is
         the same.
         """
-        n = torch._C._len_torch_function_stack()
-        self.names |= {"n_function": torch._C._len_torch_function_stack, "forward_ad": torch.autograd.forward_ad}
+        n = torch_names._len_torch_function_stack()
+        self.names |= {"n_function": torch_names._len_torch_function_stack, "forward_ad": torch.autograd.forward_ad}
         self.line(f"if n_function() != {n} or forward_ad._current_level >= 0: return MISS")
         if not self.n_taken:  # the tensors' check compares dispatch keys as the thread sees them, modes among them
-            self.names["n_seeing"] = torch._C._len_torch_dispatch_stack
+            self.names["n_seeing"] = torch_names._len_torch_dispatch_stack
             self.line("if n_seeing(): return MISS")
         if n:
             self.names |= {"function_modes": function_modes, "modes": function_modes()}
@@ -425,7 +425,7 @@ class Writer(Unpacker):
         """
         like = torch.empty_like(source)
         size = tuple(like.size())  # torch.Size is not accepted
-        empty = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+        empty = torch_names._empty_strided_cuda
         try:
             made = empty(size, like.stride(), like.dtype) if empty is not None else None
         except RuntimeError:  # a torch without it for this device

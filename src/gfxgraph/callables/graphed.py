@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
+from gfxgraph import torch_names
 from gfxgraph.callables import explain_calls
 from gfxgraph.callables.adaptive import Timed
 from gfxgraph.callables.arena import Arena, arena_of, kind_and_line, on_stream
@@ -56,10 +57,22 @@ from gfxgraph.callables.signature import (
     tensor_key,
     understand,
 )
-from gfxgraph.callables.trace.dynamo import WARM_UP, Calls, Frontend, is_compiled, is_traced_here, shield
+from gfxgraph.callables.trace.dynamo import (
+    CHANGED,
+    NOTHING_RETURNED,
+    OWN,
+    WARM_UP,
+    Calls,
+    Frontend,
+    is_compiled,
+    is_traced_here,
+    local,
+    returned,
+    shield,
+)
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.worlds import Worlds
-from gfxgraph.capture.undo import unbroken
+from gfxgraph.capture.undo import is_ours, unbroken
 from gfxgraph.core.eager_or_graph import Way
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.process import bridge, process
@@ -72,6 +85,8 @@ MOST_BOUND = 16
 """Classes, and objects without a ``__dict__``, whose captures of a method are kept."""
 MAX_ENTRIES = 1024
 """Signatures remembered; beyond that, those that were never captured are forgotten."""
+MOST_OWN = 3
+"""Errors of our own after which a callable stays eager, until `Graphed.reset`."""
 MOST_HOST_VALUES = 16
 """Contents of small host tensors that have signatures of their own; calls with more run eagerly."""
 
@@ -134,10 +149,18 @@ class Graphed:
         self._front: Frontend | None = None
         self._run: Callable[..., Any] = fn
         """The function that is warmed up and captured."""
+        self._n_own = 0
+        self._off = torch_names.why_off("graphed")
+        """Why no call of it can have a graph: what torch lacks, or an error of our own."""
         if not options.assume_pure and make_piece is not None:
-            self._front = Frontend(fn, functools.partial(make_piece, name=self._name), dynamic=is_dynamic)
-            if not is_compiled(fn):
-                self._run = self._front.run
+            self._off = self._off or torch_names.why_off("tracing")
+        if not (self._off or options.assume_pure or make_piece is None):
+            try:
+                self._front = Frontend(fn, functools.partial(make_piece, name=self._name), dynamic=is_dynamic)
+            except CHANGED as error:
+                self._off = f"{OWN}: {kind_and_line(error)}"
+            else:
+                self._run = fn if is_compiled(fn) else self._front.run
         self._pieces = Calls()
         """Calls in pieces, by reason."""
         self._shared = Shared(fn, self._run, self._front, self._name, options, buffers)
@@ -157,10 +180,42 @@ class Graphed:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():  # Dynamo reads this as True: the call becomes part of its trace
             return self._fn(*args, **kwargs)
-        result = self._fast(args, kwargs)
-        if result is MISS and self._worlds.with_gradients:
-            result = self._worlds.fast(args, kwargs)
-        return result if result is not MISS else self._slow(args, kwargs)
+        try:
+            result = self._fast(args, kwargs)
+            return result if result is not MISS else self._missed(args, kwargs)
+        except Exception as error:  # noqa: BLE001  # raised again unless it is our own
+            ran = self._despite(error, kwargs)
+        return ran[0] if ran else self._fn(*args, **kwargs)
+
+    def _missed(self, args: Args, kwargs: Kwargs) -> Any:
+        """A call that the last one's fast path does not serve."""
+        result = self._worlds.fast(args, kwargs) if self._worlds.with_gradients else MISS
+        if result is MISS:
+            result = self._slow(args, kwargs)
+            local.returned = NOTHING_RETURNED
+        return result
+
+    def _despite(self, error: Exception, kwargs: Kwargs) -> tuple[Any, ...]:
+        """Count a call that an error of our own lines left; after a few of them, calls run eagerly at once.
+
+        Returns:
+            The result of the call's function, if that has run: else it must run now.
+
+        Raises:
+            the error, if it is the program's.
+        """
+        (of, result, is_counted), local.returned = local.returned, NOTHING_RETURNED
+        if self._options.strict or not is_ours(error):
+            raise
+        has_run = of is kwargs
+        why = f"{OWN}: {kind_and_line(error)}"
+        calls = self._slow_ways if is_counted and has_run else self._eager
+        process.log.debug("%s: %s", self._name, why, exc_info=error)
+        calls[why] += 1
+        self._n_own += not isinstance(error, RecursionError)  # which is an argument's doing
+        if self._n_own >= MOST_OWN:
+            self._off = why
+        return (result,) if has_run else ()
 
     @unbroken
     def _slow(self, args: Args, kwargs: Kwargs) -> Any:
@@ -171,7 +226,9 @@ class Graphed:
             return self._fn(*args, **kwargs)  # part of the outer capture
         try:
             if state is None:
-                raise RunEagerly("there is no GPU")
+                raise RunEagerly(torch_names.off.get("capture", "there is no GPU"))
+            if self._off:
+                raise RunEagerly(self._off)
             return self._graphed(state, args, kwargs)
         except InPieces as pieces:
             return self._worlds.in_pieces(pieces, args, kwargs)
@@ -353,6 +410,7 @@ class Graphed:
             result, is_settled = self._the_faster(arena, entry, route, call)
         else:
             result = self._replay(arena, entry, route, call.tensors)
+        returned(call.kwargs, result, True)
         self._fast = self._fast_for(route, entry, call) if is_settled and self._is_trusted(entry) else never
         return result
 
@@ -375,6 +433,8 @@ class Graphed:
     def _fast_for(self, route: Route, entry: Captured, call: Call) -> Fast:
         """The fast path of calls like this one; remade after the entry was captured or its world watched again."""
         graphs = (*entry.instances(), entry.can_join, entry.all_held, entry.world.is_same)
+        if torch_names.why_off("fast path"):
+            return never
         if route.fast is None or route.fast_of != graphs:
             try:
                 made = make_fast(
@@ -596,6 +656,8 @@ class Graphed:
         self._shared.buffers = Buffers()
         self._host_values.clear()
         self._worlds.reset()
+        if self._n_own >= MOST_OWN:
+            self._n_own, self._off = 0, ""
 
     def _n_replays(self) -> int:
         return self._n_gone + sum(entry.replays() for entry in self._entries.values())

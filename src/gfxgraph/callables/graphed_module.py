@@ -46,8 +46,12 @@ class _GraphedModule(nn.Module):
         if is_dynamo_compiling():  # as in Graphed: the call becomes part of Dynamo's trace
             return super().__call__(*args, **kwargs)
         graphed = self._gfxgraph
-        result = graphed._fast(args, kwargs)
-        return result if result is not MISS else graphed._slow(args, kwargs)
+        try:
+            result = graphed._fast(args, kwargs)
+            return result if result is not MISS else graphed._missed(args, kwargs)
+        except Exception as error:  # noqa: BLE001  # raised again unless it is our own
+            ran = graphed._despite(error, kwargs)
+        return ran[0] if ran else graphed._fn(*args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
         return bool(plain(self) == plain(other))  # hooks are given the module itself, and may look it up

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from gfxgraph import torch_names
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -145,7 +146,7 @@ def copy_all(targets: list[Tensor], sources: list[Tensor], *, non_blocking: bool
     with torch.no_grad():
         try:
             if len(targets) > 1:
-                return torch._foreach_copy_(targets, sources, non_blocking=non_blocking)
+                return torch_names._foreach_copy_(targets, sources, non_blocking=non_blocking)
         except NotImplementedError:
             pass
         for target, source in zip(targets, sources):
@@ -215,4 +216,4 @@ def device_copier(driver: Any) -> Callable[[int, int, int, int], int] | None:
 
 
 def tensors_of(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in torch_names.tree_leaves(tree) if isinstance(leaf, Tensor)]

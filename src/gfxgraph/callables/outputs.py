@@ -26,13 +26,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.callables.inputs import StaticInput, copy_all, front, is_dense, span
 from gfxgraph.callables.signature import NotATree, children_of, flatten
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, storage_address, storages_at
 
 RING = 2
 """Graphs whose results may be handed out at the same time in ``hot`` mode."""
-use_count: Callable[[int], int] = torch._C._storage_Use_Count
+use_count: Callable[[int], int] = torch_names._storage_Use_Count
 
 
 @dataclass(slots=True)

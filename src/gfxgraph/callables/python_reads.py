@@ -35,6 +35,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from gfxgraph import torch_names
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, tensor_key
 from gfxgraph.callables.trace.watch import NOTHING, PACKAGES, Unwatchable, Watch, is_packages
 from gfxgraph.core.constants import NotConstant, constant_key
@@ -47,7 +48,7 @@ _BY_IDENTITY = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
     types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, types.CodeType,
     weakref.ref, logging.Logger, logging.LoggerAdapter, torch.dtype, torch.device, torch.layout, torch.memory_format,
-    torch.Stream, torch.Event, torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._C.ScriptFunction,
+    torch.Stream, torch.Event, torch_names.OpOverload, torch_names.OpOverloadPacket, torch.ScriptFunction,
     re.Pattern,
 )  # fmt: skip
 _WRAPPERS: dict[type, tuple[str, ...]] = {
@@ -373,7 +374,7 @@ def _is_packages(module: types.ModuleType | None) -> bool:
 def _is_of_torch_or_lock(value: Any) -> bool:
     """Objects of torch's C code, and locks: identity is all there is to compare."""
     module = type(value).__module__
-    return module in ("_thread", "threading") or module.startswith("torch._C")
+    return module in ("_thread", "threading") or module.startswith(torch_names.OF_C)
 
 
 # -- effects ------------------------------------------------------------------------------------------------------

@@ -19,10 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _python_dispatch as _dispatch
-from torch.utils import _pytree
-from torch.utils._device import DeviceContext
 
+from gfxgraph import torch_names
 from gfxgraph.callables.inputs import dim_order
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of
 from gfxgraph.core.constants import NotConstant, constant_key
@@ -226,7 +224,7 @@ def children_of(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]]
         return None
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return None, list(value), lambda parts: kind(*parts)
-    node = _pytree.SUPPORTED_NODES.get(kind)
+    node = (torch_names.SUPPORTED_NODES or {}).get(kind)
     if node is not None:
         parts, context = node.flatten_fn(value)
         return repr(context), list(parts), lambda parts: node.unflatten_fn(parts, context)
@@ -287,36 +285,33 @@ def mode_key() -> tuple[object, ...]:
 
 def function_modes() -> tuple[object, ...]:
     """The stack of torch function modes; a default device is one."""
-    n = _n_function_modes()
-    return tuple(_mode_key(torch._C._get_function_stack_at(i)) for i in range(n)) if n else ()
-
-
-_n_function_modes = torch._C._len_torch_function_stack
+    n = torch_names._len_torch_function_stack()
+    return tuple(_mode_key(torch_names._get_function_stack_at(i)) for i in range(n)) if n else ()
 
 
 def _mode_key(mode: object) -> object:
-    return mode.device if isinstance(mode, DeviceContext) else mode
+    return mode.device if isinstance(mode, torch_names.DeviceContext) else mode
 
 
 def foreign_mode() -> str:
     """A mode that intercepts each operation, which a replay would not show it; "" if there is none."""
-    modes = [torch._C._get_function_stack_at(i) for i in range(_n_function_modes())]
-    modes += [_dispatch._get_dispatch_stack_at(i) for i in range(torch._C._len_torch_dispatch_stack())]
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    modes = [torch_names._get_function_stack_at(i) for i in range(torch_names._len_torch_function_stack())]
+    modes += [torch_names._get_dispatch_stack_at(i) for i in range(torch_names._len_torch_dispatch_stack())]
+    if torch_names.peek_interpreter_stack() is not None:
         return "a transform of torch.func around the call (put it inside)"
-    kinds = [type(mode) for mode in modes if not isinstance(mode, DeviceContext)]
+    kinds = [type(mode) for mode in modes if not isinstance(mode, torch_names.DeviceContext)]
     return next(
         (
             f"{kind.__qualname__}, a mode of torch's,"
             for kind in kinds
             if not kind.__module__.startswith(_NOT_THE_PROGRAMS)
         ),
-        "forward-mode AD" if torch.autograd.forward_ad._current_level >= 0 else "",
+        "forward-mode AD" if torch_names._current_level >= 0 else "",
     )
 
 
 # Our own modes, and AOTAutograd's around the code that it compiled.
-_NOT_THE_PROGRAMS = ("gfxgraph.", "torch._functorch.")
+_NOT_THE_PROGRAMS = ("gfxgraph.", torch_names.OF_FUNCTORCH)
 
 
 def matmul_precision() -> str:

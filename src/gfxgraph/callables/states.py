@@ -18,6 +18,7 @@ from gfxgraph.callables.captured import Shared
 from gfxgraph.callables.inputs import tensors_of
 from gfxgraph.callables.python_reads import HostEffects, Snapshot
 from gfxgraph.callables.signature import Call
+from gfxgraph.callables.trace.dynamo import returned
 from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.capture.replay.graph_tensors import has_layout, storage_address
 
@@ -78,7 +79,11 @@ class States:
     def run(self, arena: Arena, call: Call, why: str) -> Any:
         """Run the call itself, eagerly, where it would be captured; ``why`` is counted."""
         self.shared.eager.count(why)
-        return beside(arena, self.shared.fn, call.args, call.kwargs)
+
+        def fn(*args: Any, **kwargs: Any) -> Any:
+            return returned(call.kwargs, self.shared.fn(*args, **kwargs), True)
+
+        return beside(arena, fn, call.args, call.kwargs)
 
     def run_watched(self, arena: Arena, call: Call, why: str, before: Snapshot) -> tuple[Any, Snapshot, str]:
         """Run the call eagerly; return its result, the state after it, and why no graph can replace it."""

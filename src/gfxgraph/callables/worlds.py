@@ -43,10 +43,20 @@ from gfxgraph.callables.signature import (
     why_in_pieces,
     zeros_in,
 )
-from gfxgraph.callables.trace.dynamo import LEFT_TO_PYTHON, RAISED, WARM_UP, Calls, Frontend, Untraceable, local
+from gfxgraph.callables.trace.dynamo import (
+    LEFT_TO_PYTHON,
+    RAISED,
+    WARM_UP,
+    Calls,
+    Frontend,
+    Untraceable,
+    local,
+    returned,
+)
 from gfxgraph.callables.trace.watch import Watch
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of, size_of, storage_address, used_on
+from gfxgraph.capture.undo import is_ours
 
 Evict = Callable[[], Callable[[World | None], None] | None]
 MOST_WITH_GRADIENTS = 4
@@ -204,8 +214,9 @@ class Worlds:
                 except Untraceable as error:  # Dynamo leaves the function to Python
                     self._untraceable, result = error.args
                 result = call.given_back(result, args, kwargs)
+                returned(call.kwargs, result)
         except Exception as error:
-            if not isinstance(error, RunEagerly):
+            if not (isinstance(error, RunEagerly) or is_ours(error)):
                 self._eager.count(RAISED)
             raise
         finally:
@@ -223,6 +234,7 @@ class Worlds:
         world.zeros, world.skeleton = zeros_in(call.structure), skeleton(call.structure)
         self._worlds[call.key] = world
         self._eager.count(WARM_UP)
+        returned(call.kwargs, result, True)
         if not world.why_eager and not world.why_pieces:
             call.in_world(world)
         return result
@@ -233,7 +245,7 @@ class Worlds:
         n_eager, n_warm_ups, n_ran = local.n_eager, local.n_warm_ups, local.n_ran
         before, local.noted = local.noted, []
         try:
-            result = self._front.pieces(*args, **kwargs)
+            result = returned(kwargs, self._front.pieces(*args, **kwargs))
         finally:
             noted, local.noted = local.noted, before
         if found.call is not None and len(noted) == 1:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gfxgraph import torch_names
 from gfxgraph.capture.record.random_generators import WAS_DEAD, CaptureIsDead
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.state import CaptureState
@@ -262,8 +263,8 @@ def clean_by_hand(device_index: int, pool: tuple[int, int] | None, generators: I
     if pool is not None:
         # Where torch has already done this, or never came to begin it, it complains that nothing is being recorded.
         with suppress(RuntimeError):
-            torch._C._cuda_endAllocateToPool(device_index, pool)
-            torch._C._cuda_releasePool(device_index, pool)
+            torch_names._cuda_endAllocateToPool(device_index, pool)
+            torch_names._cuda_releasePool(device_index, pool)
     for generator in generators:
         # A new state with the same seed and offset, which no capture has touched.
         generator.graphsafe_set_state(generator.clone_state())

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock, leaving, rooms
 from gfxgraph.capture.record.random_generators import registering
 from gfxgraph.capture.record.user_lines import place, shown
@@ -41,7 +42,6 @@ from gfxgraph.capture.torchs_graph import (
     STOCK_NO_RAW_GRAPH,
     STOCK_NOT_BEGUN,
     STOCK_NOT_CAPTURED,
-    TORCH_VERSION,
     checked_pool,
     fast_replay,
     launch_of,
@@ -294,7 +294,7 @@ class BridgedGraph(_TorchsGraph):
 
     def enable_debug_mode(self) -> None:
         super().enable_debug_mode()
-        if TORCH_VERSION >= (2, 14):
+        if torch_names.version() >= (2, 14):
             self._keeps_graph = True  # torch 2.14's debug mode implies keep_graph=True
 
     # -- replay ------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _push_mode
 
+from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock, failures
 from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.patches.optimizers import OptimizersBefore
@@ -161,11 +161,11 @@ class Session:
         """Start recording this thread."""
         undo = self.undo
         # Autograd's own threads have no modes.
-        undo.note(partial(torch._C._set_multithreading_enabled, self._had_threads))
-        torch._C._set_multithreading_enabled(False)
+        undo.note(partial(torch.autograd.set_multithreading_enabled, self._had_threads))
+        torch.autograd.set_multithreading_enabled(False)
         entered: list[bool] = []
         undo.note(partial(_stop_recording, self.recorder, entered))
-        _push_mode(self.recorder)
+        torch_names._push_mode(self.recorder)
         entered.append(True)
 
     def give_threads_back(self) -> None:
@@ -173,7 +173,7 @@ class Session:
         from its beginning.
         """
         if self._had_threads and not process.sessions():
-            torch._C._set_multithreading_enabled(True)
+            torch.autograd.set_multithreading_enabled(True)
 
     def end(self) -> Program:
         """End the last segment, undo what splits executed, and return the program."""
@@ -480,7 +480,7 @@ def _end_in_child() -> None:
     """In a forked child: end what its thread's captures, which are the parent's, have changed."""
     for session in reversed(process.sessions()):
         _stop_recording(session.recorder, [True])  # type: ignore[arg-type]
-        torch._C._set_multithreading_enabled(True)
+        torch.autograd.set_multithreading_enabled(True)
     replaced.end_in_child()
 
 

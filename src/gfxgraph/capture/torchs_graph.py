@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from gfxgraph import torch_names
 from gfxgraph.capture.undo import Baseline, is_interrupt
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
@@ -24,7 +25,6 @@ STOCK_DEFAULT_STREAM = (
 )
 STOCK_NOT_BEGUN = "Capture must end on the same stream it began on."
 STOCK_NOT_CAPTURED = "Called CUDAGraph::replay without a preceding successful capture."
-TORCH_VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 STOCK_NO_RAW_GRAPH = (  # of 2.14 and newer: "No {api}Graph_t is available"
     "You cannot access the raw {api}Graph_t instance unless CUDAGraph was initialized with keep_graph=true"
 )
@@ -33,7 +33,7 @@ STOCK_INSTANTIATE = "instantiate() is intended to be called by the user only whe
 
 def bare_launch(base: type) -> Callable[[Any], None]:
     """torch's replay of one instantiated graph, without hooks."""
-    bound = getattr(torch._C, "_CUDAGraph", None)
+    bound = torch_names._CUDAGraph
     if bound is not None and issubclass(base, bound) and hasattr(bound, "replay"):
         return bound.replay  # type: ignore[no-any-return]
     return base.replay  # type: ignore[no-any-return, attr-defined]
@@ -44,7 +44,7 @@ def launch_of(base: Any) -> Any:
 
     Up to 2.12 ``CUDAGraph.replay`` only calls the C method; later versions check and run hooks.
     """
-    return bare_launch(base) if TORCH_VERSION < (2, 13) else base.replay
+    return bare_launch(base) if torch_names.version() < (2, 13) else base.replay
 
 
 def without_liveness_check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -53,7 +53,7 @@ def without_liveness_check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
     A capture of ours keeps its inputs alive, so the check would find nothing. And torch ends the check by popping the
     top of the stack of modes, which would be the recorder.
     """
-    if TORCH_VERSION < (2, 13):
+    if torch_names.version() < (2, 13):
         return args, kwargs
     named = {"check_input_liveness": False} if "check_input_liveness" in kwargs else {}
     return (False, *args[1:]) if args else (), {**kwargs, **named}
@@ -143,20 +143,19 @@ def exit_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def one_replay(graph: Any) -> Iterator[None]:
     """Run the hooks that torch runs before and after a replay of ``graph``, as torch does."""
-    graphs = torch.cuda.graphs
     retained = getattr(graph, "_retained", None)
     if retained is not None and retained.sync_before_fire:
         retained.replay_streams.add(torch.cuda.current_stream())
-    _run(getattr(graphs, "_global_replay_start_hooks", None), getattr(graph, "_replay_start_hooks", None), graph)
+    _run(torch_names._global_replay_start_hooks, getattr(graph, "_replay_start_hooks", None), graph)
     try:
         yield
     finally:
-        _run(getattr(graphs, "_global_replay_end_hooks", None), getattr(graph, "_replay_end_hooks", None), graph)
+        _run(torch_names._global_replay_end_hooks, getattr(graph, "_replay_end_hooks", None), graph)
 
 
 def _run(everywhere: object, own: Any, graph: Any) -> None:
     if everywhere:
-        torch.cuda.graphs._run_global_hooks(everywhere, graph)  # type: ignore[attr-defined]
+        torch_names._run_global_hooks(everywhere, graph)  # type: ignore[attr-defined]
     if own:
         for hook in list(own.values()):
             hook(graph)

@@ -13,7 +13,7 @@ Promise: one KeyboardInterrupt, or one error of a signal's handler, wherever it 
 leaves a wrong result. What it has left half done (it may strike in the first line of a clean-up) is repaired when
 the thread's next capture begins, at ``disable()`` and by ``health_check()``: ``repair``.
 
-So a block of ours is C++'s own where torch has one (``torch._C._InferenceMode``): left by Python, an interrupt in
+So a block of ours is C++'s own where torch has one (``_InferenceMode``): left by Python, an interrupt in
 its exit would end it when the traceback is freed, after everything else.
 
 Source: tests/property/faults_mixed.py; docs/decisions/capture.md.
@@ -23,25 +23,20 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
 import torch
-from torch._C import (
-    _get_function_stack_at,
-    _len_torch_function_stack,
-    _pop_torch_function_stack,
-    _push_on_torch_function_stack,
-)
 from torch.compiler import is_compiling
-from torch.utils import _python_dispatch as dispatch
-from torch.utils._python_dispatch import _pop_mode, _push_mode
 
+from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.record.user_lines import locals_of
 from gfxgraph.core import locks
+from gfxgraph.errors import GfxGraphError, MissingTorchName
 from gfxgraph.process import process
 
 
@@ -108,13 +103,13 @@ _HUSHED = ".*(Graph is empty|Synchronization debug mode is a prototype)"
 def set_sync_debug_mode(mode: int) -> None:
     """Whether torch refuses calls that wait for the device: 2 does."""
     _let_torch_warn()
-    torch._C._cuda_set_sync_debug_mode(mode)
+    torch.cuda.set_sync_debug_mode(mode)
 
 
 @functools.cache
 def _let_torch_warn() -> None:
     hush(True)  # it does so once a process
-    torch._C._cuda_set_sync_debug_mode(torch.cuda.get_sync_debug_mode())
+    torch.cuda.set_sync_debug_mode(torch.cuda.get_sync_debug_mode())
     hush(False)
 
 
@@ -140,11 +135,10 @@ def hush(is_on: bool) -> None:
 #
 # Source: torch/utils/_python_dispatch.py of torch 2.11 to 2.15, TorchDispatchMode.__enter__ and __exit__.
 
-_COMPILED = "_is_in_any_mode_without_ignore_compile_internals"
 _FLAGS: dict[str, Callable[[Any], bool]] = {
     "_is_in_torch_dispatch_mode": lambda mode: True,
     "_is_in_non_infra_torch_dispatch_mode": lambda mode: not mode.is_infra_mode(),
-    _COMPILED: lambda mode: not mode.ignore_compile_internals(),
+    "_is_in_any_mode_without_ignore_compile_internals": lambda mode: not mode.ignore_compile_internals(),
 }
 """torch's flags, and which modes set them."""
 
@@ -187,22 +181,22 @@ def correct_flags() -> None:
     """Set torch's flags by this thread's modes, where an interrupt has struck one that was coming or going."""
     others = [mode for mode in standing() if not type(mode).__module__.startswith("gfxgraph.capture")]
     for name, sets in _FLAGS.items():
-        if hasattr(dispatch, name):
-            setattr(dispatch, name, any(map(sets, others)))
-    if hasattr(dispatch, "set_is_in_mode_without_ignore_compile_internals"):  # torch 2.10
-        dispatch.set_is_in_mode_without_ignore_compile_internals(getattr(dispatch, _COMPILED))
+        setattr(*torch_names.place(name), any(map(sets, others)))
+    if torch_names.set_is_in_mode_without_ignore_compile_internals is not None:  # C++ has it, too
+        is_compiled = torch_names._is_in_any_mode_without_ignore_compile_internals
+        torch_names.set_is_in_mode_without_ignore_compile_internals(is_compiled)
 
 
 def standing() -> list[Any]:
     """The dispatch modes on this thread's stack, the lowest first."""
-    return [dispatch._get_dispatch_stack_at(i) for i in range(dispatch._len_torch_dispatch_stack())]
+    return [torch_names._get_dispatch_stack_at(i) for i in range(torch_names._len_torch_dispatch_stack())]
 
 
 def _stand(modes: list[Any]) -> None:
-    while dispatch._len_torch_dispatch_stack():
-        _pop_mode()
+    while torch_names._len_torch_dispatch_stack():
+        torch_names._pop_mode()
     for mode in modes:
-        _push_mode(mode)
+        torch_names._push_mode(mode)
 
 
 def put_below(mode: object) -> None:
@@ -223,7 +217,7 @@ def is_entered(mode: object) -> bool:
 
 def _entered() -> list[object]:
     """The modes of torch's functions, the lowest first."""
-    return [_get_function_stack_at(i) for i in range(_len_torch_function_stack())]
+    return [torch_names._get_function_stack_at(i) for i in range(torch_names._len_torch_function_stack())]
 
 
 def _arrange(modes: list[object]) -> None:
@@ -235,10 +229,10 @@ def _arrange(modes: list[object]) -> None:
 
 
 def _stack(modes: list[object]) -> None:
-    while _len_torch_function_stack():
-        _pop_torch_function_stack()
+    while torch_names._len_torch_function_stack():
+        torch_names._pop_torch_function_stack()
     for each in modes:
-        _push_on_torch_function_stack(each)
+        torch_names._push_on_torch_function_stack(each)
 
 
 # -- the baseline of a call, and the repair ---------------------------------------------------------------
@@ -246,10 +240,10 @@ def _stack(modes: list[object]) -> None:
 
 BASELINE: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (lambda: torch.cuda.current_stream(), lambda stream: torch.cuda.set_stream(stream)),
-    (torch.is_grad_enabled, torch._C._set_grad_enabled),
-    (torch._C._is_fwd_grad_enabled, torch._C._set_fwd_grad_enabled),
+    (torch.is_grad_enabled, torch.set_grad_enabled),
+    (torch_names._is_fwd_grad_enabled, torch_names._set_fwd_grad_enabled),
     # Only switch on: the capture that switched it off may be over by now.
-    (torch.autograd.is_multithreading_enabled, lambda was: was and torch._C._set_multithreading_enabled(True)),
+    (torch.autograd.is_multithreading_enabled, lambda was: was and torch.autograd.set_multithreading_enabled(True)),
     (lambda: torch.cuda.get_sync_debug_mode(), _wait_again),
     (standing, put_back),
 ]
@@ -277,7 +271,7 @@ def unbroken(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def guarded(*args: object, **kwargs: object) -> Any:
-        if is_compiling() or not torch.cuda.is_initialized():
+        if is_compiling() or not torch.cuda.is_initialized() or torch_names.why_off("capture"):
             return call(*args, **kwargs)
         before = Baseline()
         try:
@@ -329,6 +323,23 @@ def is_interrupt(error: BaseException) -> bool:
         if any(isinstance(each, FrameType) for each in _arguments(frame)):
             return True
     return False
+
+
+def is_ours(error: Exception) -> bool:
+    """Whether an error that left our own lines, or the compiler below them, is none of the program's: no frame of its
+    code is on the way, nor one of torch's that its code would call. What we raise for the program to see is not ours.
+    """
+    if isinstance(error, GfxGraphError) and not isinstance(error, MissingTorchName):
+        return False
+    traceback = error.__traceback__
+    while traceback is not None:
+        module = str(traceback.tb_frame.f_globals.get("__name__", ""))
+        top = module.partition(".")[0]
+        is_below = top in ("gfxgraph", "torch") or top in sys.stdlib_module_names
+        if not is_below or module.startswith(torch_names.CALLED_BY_PROGRAMS):
+            return False
+        traceback = traceback.tb_next
+    return True
 
 
 def _arguments(frame: FrameType) -> list[object]:

@@ -76,6 +76,19 @@ def refuse(code: str, **fields: Any) -> NoReturn:
     raise CommandRefused(CommandError(code, **fields))
 
 
+def tracker(lang: str) -> str:
+    """The address of the issues, from pyproject by way of the package's metadata; in words while there is none."""
+    # lazily: few commands ask, and it takes as long as most of them
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    try:
+        rows = metadata("gfxgraph-rocm").get_all("Project-URL") or []
+    except PackageNotFoundError:
+        rows = []
+    found = dict(str(row).split(", ", 1) for row in rows)
+    return found.get("Issues") or ("the tracker of this repository" if lang == "en" else "本仓库的 issue 跟踪器")
+
+
 def can_be_written(path: str | Path | None, *, program: str | Path | None = None) -> None:
     """Refuse a file that cannot be written before the work whose result goes there, or that is the program itself."""
     if path is None:

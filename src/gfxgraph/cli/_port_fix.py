@@ -41,17 +41,24 @@ def _archs(spec: str | None) -> tuple[str, ...]:
 @LANG
 @JSON
 @COMMANDS
+@click.option("--real", is_flag=True, help="Then run the project's own build, in a copy: configure, compile, link.")
 @click.option("--limit", type=click.IntRange(min=0), default=40, show_default=True, help="Findings shown; 0 for all.")
 @_contract.quietly
-def build_command(path: str, arch: str | None, lang: str, as_json: bool, commands: str | None, limit: int) -> None:
+def build_command(
+    path: str, arch: str | None, lang: str, as_json: bool, commands: str | None, real: bool, limit: int
+) -> None:
     """Compile every translation unit for AMD GPUs, and list what the compiler refuses.
 
     Host and device, for one architecture of wave 32 and one of wave 64 unless --arch says otherwise. Nothing is
-    linked or written in PATH. Exit status: 0 every unit compiles, 1 some do not, 2 it could not run.
+    written in PATH. With --real the project's build runs as well, with all that it executes, and decides.
+
+    Exit status: 0 every unit compiles (with --real: the build links), 1 not so, or a unit could not be judged, 2 it
+    could not run.
     """
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port import hipify
     from gfxgraph.port.build import findings
+    from gfxgraph.port.build import real as building
     from gfxgraph.port.build.compiler import find_compiler
     from gfxgraph.port.build.judge import judge
     from gfxgraph.port.facts import gather
@@ -69,7 +76,8 @@ def build_command(path: str, arch: str | None, lang: str, as_json: bool, command
                 path, compiler, hipify.load(), archs=targets, commands=commands,
                 is_torch=project.has_torch_extension, progress=shown.update,
             )  # fmt: skip
-            data = findings.as_json(path, verdict, lang)
+            outcome = building.build(path, project, hipify.load(), archs=targets) if real else None
+            data = findings.as_json(path, verdict, lang, outcome)
     except (hipify.NoHipifyError, OSError, ValueError) as error:
         fail(error)
     if not verdict.states:
@@ -78,7 +86,8 @@ def build_command(path: str, arch: str | None, lang: str, as_json: bool, command
         click.echo(json.dumps(data, indent=1, ensure_ascii=False))
     else:
         _show(verdict, data, limit)
-    sys.exit(_contract.OK if verdict.count("fails") == 0 else _contract.FOUND)
+    is_good = verdict.count("compiles") == len(verdict.states) if outcome is None else outcome.is_linked
+    sys.exit(_contract.OK if is_good else _contract.FOUND)
 
 
 _NO_COMPILER = (
@@ -98,6 +107,15 @@ def _show(verdict: Verdict, data: dict[str, Any], limit: int) -> None:
     click.echo(_summary(verdict))
     for name, units in verdict.headers.items():
         click.echo(f"missing on this machine: {name} ({len(units)} units)")
+    if (real := data["real"]) is not None:
+        for line in real["commands"]:
+            click.echo(f"ran {line}")
+        for unit in real["units_not_built"]:
+            click.echo(f"not part of the build: {unit}")
+        made = ", ".join(real["made"][:8]) + (" ..." if len(real["made"]) > 8 else "")
+        click.echo(
+            f"the build links: {made}" if real["links"] else f"the build fails at: {real['failed'] or 'its end'}"
+        )
 
 
 def _summary(verdict: Verdict) -> str:
@@ -111,6 +129,7 @@ def _summary(verdict: Verdict) -> str:
 @ARCH
 @click.option("--unsafe", is_flag=True, help="Also make edits that ask for a look, each with what to check.")
 @click.option("--loop", "loops", is_flag=True, help="Compile, fix what the compiler names, and repeat.")
+@click.option("--real", is_flag=True, help="With --loop: also run the project's build, and answer what it says.")
 @click.option("--dry-run", is_flag=True, help="Print the patch and write nothing.")
 @click.option("--apply", "apply_", is_flag=True, help="Edit the files instead of writing a patch.")
 @click.option(
@@ -132,6 +151,7 @@ def fix_command(
     arch: str | None,
     unsafe: bool,
     loops: bool,
+    real: bool,
     dry_run: bool,
     apply_: bool,
     output: str,
@@ -147,6 +167,8 @@ def fix_command(
 
     Exit status: 0 done, 1 some edits were refused, 2 it could not run.
     """
+    if real and not loops:
+        fail("--real is for --loop")
     _refuse_conflicts(ctx, apply_, dry_run, hipify_to, loops, commands)
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph.port.fix import run
@@ -154,7 +176,7 @@ def fix_command(
     if hipify_to is not None:
         _copy(path, hipify_to)
         path, apply_ = hipify_to, True
-    fixes, outcome = _fixes(path, arch, unsafe, loops, commands, translates=hipify_to is not None)
+    fixes, outcome = _fixes(path, arch, unsafe, loops, commands, translates=hipify_to is not None, real=real)
     patch = "".join(f.patch() for f in fixes if f.new != f.old)
     edited = [] if dry_run else _write(path, fixes, None if apply_ else output, patch)
     left = run.left_over(path, fixes, archs_of(arch)) if not dry_run else []
@@ -180,7 +202,7 @@ def fix_command(
 
 
 def _fixes(
-    path: str, arch: str | None, unsafe: bool, loops: bool, commands: str | None, *, translates: bool
+    path: str, arch: str | None, unsafe: bool, loops: bool, commands: str | None, *, translates: bool, real: bool
 ) -> tuple[list[FileFix], LoopOutcome]:
     """The edits, by the rules alone or with the compiler."""
     # lazily: the parsers are an extra, and help must be there without them
@@ -200,7 +222,7 @@ def _fixes(
                 return (fixes := run.fix(path, unsafe=unsafe, archs=targets)), LoopOutcome(fixes)
             outcome = loop(
                 path, compiler, unsafe=unsafe, translates=translates, targets=targets, archs=_archs(arch),
-                commands=commands, progress=lambda _stage, n, of: shown.update(n, of),
+                commands=commands, real=real, progress=lambda _stage, n, of: shown.update(n, of),
             )  # fmt: skip
             return outcome.fixes, outcome
     except (AuditError, NoHipifyError, OSError, ValueError) as error:
@@ -243,6 +265,7 @@ def _counts(fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome) ->
         "check": [{"rule": r, "count": n, "needs": needs} for (r, needs), n in _preconditions(fixes).items()],
         "left": [{"rule": e.rule, "code": e.code, "count": e.count, "reason": e.reason} for e in left],
         "units": _stages(outcome) or None,
+        "real": outcome.real.as_json() if outcome.real is not None else None,
     }
 
 
@@ -266,6 +289,8 @@ def _tell(path: str, fixes: list[FileFix], left: Sequence[Left], outcome: LoopOu
             click.echo(f"build {line}", err=True)
     for name, stage in _stages(outcome).items():
         click.echo(f"units {name}: {stage['compile']} of {stage['units']} compile", err=True)
+    if outcome.real is not None:
+        click.echo(f"real build: {'links' if outcome.real.is_linked else 'does not link'}", err=True)
 
 
 def _stages(outcome: LoopOutcome) -> dict[str, dict[str, object]]:

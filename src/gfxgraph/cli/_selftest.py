@@ -33,10 +33,10 @@ _VERDICT = {
     "unfinished": {"en": "STOPPED before its end", "zh": "未完成即中止"},
 }
 _SEND = {
-    "en": "Please send {path} back, whatever the verdict: attach it to an issue of gfxgraph. It is what tells us how "
-    "graphs behave on this GPU. It holds no user name, host name or home path; read it first if you like.",
-    "zh": "无论结果如何，请把 {path} 发回来：附在 gfxgraph 的 issue 中即可。它告诉我们图在这块 GPU 上的表现。"
-    "文件不含用户名、主机名和主目录路径；发送前可以先查看。",
+    "en": "Please send {path} back, whatever the verdict: it tells us how graphs behave on this GPU. It holds no "
+    "user name, host name or home path; read it first if you like. Open a self-test report in {tracker}.",
+    "zh": "无论结果如何，请把 {path} 发回来：它告诉我们图在这块 GPU 上的表现。文件不含用户名、主机名和主目录路径，"
+    "发送前可以先查看。请在 {tracker} 提交 self-test 报告。",
 }
 
 
@@ -89,7 +89,11 @@ def run(
             numbers = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
             verdict = _VERDICT[suite.outcome][settings.lang]
             say(f"\n{verdict}: {numbers}", fg=_COLOUR[suite.outcome], bold=True)
-            say(f"{simulated}\n{path}" if simulated else _SEND[settings.lang].format(path=path))
+            say(
+                f"{simulated}\n{path}"
+                if simulated
+                else _SEND[settings.lang].format(path=path, tracker=_contract.tracker(settings.lang))
+            )
     if as_json:
         click.echo(json.dumps(suite.report(), ensure_ascii=False, indent=1))
     return 0 if suite.outcome == "pass" else 1

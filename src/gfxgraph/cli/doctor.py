@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gfxgraph import config
+from gfxgraph import config, torch_names
 from gfxgraph.cli import _contract, _selftest
 from gfxgraph.diagnostics.render import visible
+from gfxgraph.errors import first_line
 from gfxgraph.hardware import checks, versions
 from gfxgraph.hardware.checks import CheckResult, CheckState, Site
 from gfxgraph.hardware.defect_environment import Environment, detect
 from gfxgraph.hardware.defects import Decisions, applicable, applies, decide, is_cured, rows
 from gfxgraph.hardware.time_limit import Aside
 
+IMPORT_LIMIT_S = 60.0
+"""For torch with Dynamo and Inductor, whose import takes seconds."""
 _MARK = {CheckState.GREEN: ("ok  ", "green"), CheckState.AMBER: ("warn", "yellow"), CheckState.RED: ("FAIL", "red")}
 
 
@@ -154,6 +158,23 @@ def _why(environment: Environment, lang: str) -> None:
                 click.echo(f"  -> {_action(name, value, lang)}")
         click.echo(f"  {', '.join(row.sources)}")
     _totals(decide(environment), lang)
+    _torch_names(lang)
+
+
+def _torch_names(lang: str) -> None:
+    """What of torch's internal names is missing here, and which features that switches off."""
+    if find_spec("torch") is None:
+        return
+    try:
+        gone = Aside().within(IMPORT_LIMIT_S, torch_names.all_missing)
+    except (TimeoutError, ImportError) as error:
+        gone = {"torch": [first_line(error)]}
+    click.echo("\n" + click.style("torch's internal names" if lang == "en" else "torch 的内部名称", bold=True))
+    for feature, names in gone.items():
+        click.echo(f"  {feature}: {'off, without' if lang == 'en' else '已关闭，缺少'} {', '.join(names)}")
+    if not gone:
+        n = len(torch_names.NAMES)
+        click.echo(f"  all {n} are there" if lang == "en" else f"  {n} 个全部存在")
 
 
 def _action(name: str, value: object, lang: str) -> str:
@@ -172,6 +193,8 @@ def _action(name: str, value: object, lang: str) -> str:
 
 def _totals(decisions: Decisions, lang: str) -> None:
     click.echo("\n" + click.style("decisions" if lang == "en" else "最终决定", bold=True))
+    if not (decisions.reasons or decisions.env or decisions.advice):
+        click.echo("  none: no known defect asks for one here" if lang == "en" else "  无：此处没有已知缺陷需要处理")
     for reason in decisions.reasons:
         click.echo(f"  {reason.decision} = {reason.value}  <- {', '.join(reason.rows)}")
     for name, value in decisions.env.items():

@@ -81,13 +81,10 @@ def print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     """Print the installed version and end."""
     if not asked:
         return
-    from importlib.metadata import PackageNotFoundError, version
+    # lazily: other commands do not say it
+    from gfxgraph import __version__
 
-    try:
-        found = version("gfxgraph")
-    except PackageNotFoundError:
-        found = "2 (from a source folder, not installed)"
-    click.echo(f"gfxgraph {found}")
+    click.echo(f"gfxgraph {__version__}")
     ctx.exit()
 
 
@@ -103,7 +100,7 @@ def print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 )
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Safe GPU graphs for PyTorch on AMD GPUs.
+    """GPU graphs for PyTorch on AMD GPUs, compared with eager execution.
 
     Exit status: 0 fine, 1 something was found, 2 the command failed, 130 stopped by Ctrl-C; 'run' ends with its
     program's status. GFXGRAPH_LANG=zh shows help and messages in Chinese.

@@ -1,4 +1,4 @@
-"""gfxgraph port: audit, plan, fix and verify a CUDA codebase for ROCm."""
+"""gfxgraph port: audit, fix, build and verify a CUDA codebase for ROCm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from gfxgraph import files
 from gfxgraph.cli import _contract
 from gfxgraph.cli._port_fix import build_command, fix_command
 from gfxgraph.cli._port_options import ARCH, JSON, LANG, PATH, archs_of, fail, need_parsers
@@ -35,7 +34,7 @@ class _Group(_contract.Group):
         return super().invoke(ctx)
 
 
-@click.group("port", cls=_Group, help="Audit, plan, fix and verify a CUDA codebase for ROCm.")
+@click.group("port", cls=_Group, help="Audit, fix, build and verify a CUDA codebase for ROCm.")
 def command() -> None:
     pass
 
@@ -235,78 +234,7 @@ def rule_command(code: str, lang: str, as_json: bool) -> None:
             click.echo(body.rstrip())
 
 
-@command.command("plan")
-@PATH
-@ARCH
-@LANG
-@JSON
-def plan_command(path: str, arch: str | None, lang: str, as_json: bool) -> None:
-    """Show how to port PATH: the way, the work in order, and what no tool can do.
-
-    With --json it is a work list: what, where, why, how to check it, and the command that proves it.
-    """
-    # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port import audit as auditing
-    from gfxgraph.port import facts, plan
-    from gfxgraph.port.model import Severity
-    from gfxgraph.port.project import discover
-
-    targets = archs_of(arch)
-    try:
-        with _contract.working("port plan: reading the tree") as shown:
-            report = auditing.audit(path, archs=targets, min_severity=Severity.LOW, progress=shown.update)
-            project = discover(path)
-            facts.gather(project)
-    except (auditing.AuditError, OSError) as error:
-        fail(error)
-    _refuse_nothing(path, report)
-    made = plan.made_of(report, project, lang)
-    if as_json:
-        click.echo(json.dumps(made, indent=1, ensure_ascii=False))
-    else:
-        click.echo(plan.as_markdown(made, lang=lang), nl=False)
-
-
-@command.command("agent")
-@PATH
-@ARCH
-@LANG
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; the default.")
-@click.option("--gate", "before", metavar="FILE", help="Audit again and compare with an earlier document.")
-@click.option("--skill", "is_skill", is_flag=True, help="Print the skill file: how an agent ports with this tool.")
-def agent_command(path: str, arch: str | None, lang: str, as_json: bool, before: str | None, is_skill: bool) -> None:
-    """Write one document for a coding agent: the plan as a work list, and the gate.
-
-    Save it, work from the top, then run it with --gate FILE. Exit status: 0 written, or the gate passed; 1 the gate
-    did not pass; 2 it could not run.
-    """
-    # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port import agent
-    from gfxgraph.port.audit import AuditError
-
-    if is_skill:
-        click.echo((resources.files("gfxgraph.port") / "SKILL.md").read_text("utf-8"), nl=False)
-        return
-
-    targets = archs_of(arch)
-    try:
-        with _contract.working("port agent: reading the tree"):
-            if before is None:
-                data = agent.document(path, archs=targets, lang=lang)
-            else:
-                saved = _document(before)
-                data = agent.gate(path, saved, archs=targets)
-    except (AuditError, OSError, ValueError) as error:
-        fail(error)
-    click.echo(json.dumps(data, indent=1, ensure_ascii=False))
-    sys.exit(0 if before is None or data["passed"] else 1)
-
-
-def _document(path: str) -> dict[str, object]:
-    try:
-        saved = files.parse_json(files.read_named(path))
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from error
-    if not isinstance(saved, dict):
-        raise ValueError(f"{path}: not a document of gfxgraph port agent")
-    return saved
+@command.command("skill")
+def skill_command() -> None:
+    """Print the skill file: how a coding agent ports with this tool."""
+    click.echo((resources.files("gfxgraph.port") / "SKILL.md").read_text("utf-8"), nl=False)

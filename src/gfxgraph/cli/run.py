@@ -41,12 +41,12 @@ VARIABLES = {
 }
 """What each option sets for the program."""
 TIERS = ("0", "1", "2", "3", "safe", "localize", "deep")
-USAGE = "[OPTIONS] (SCRIPT.py ARGS... | -m MODULE ARGS... | -- COMMAND ARGS...)"
+USAGE = "[OPTIONS] (SCRIPT.py ARGS... | -m MODULE ARGS... | COMMAND ARGS...)"
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchedProgram:
-    """What to start: ``argv`` after the interpreter, or with a command of its own where ``is_command``."""
+    """What to start: ``argv`` after the interpreter; a command where ``is_command``, or no file has its name."""
 
     argv: tuple[str, ...]
     is_command: bool
@@ -135,15 +135,15 @@ def command(
     \b
     gfxgraph run train.py --epochs 3
     gfxgraph run -m package.module --flag
-    gfxgraph run --simulate -- torchrun --nproc-per-node 2 train.py
-    gfxgraph run --preload -- llama-cli -m model.gguf -p "Once upon a time"
+    gfxgraph run --simulate torchrun --nproc-per-node 2 train.py
+    gfxgraph run --preload llama-cli -m model.gguf -p "Once upon a time"
 
     Options of gfxgraph come before the program; everything after it belongs to the program. The exit status is the
     program's, or 2 with a message from gfxgraph if it was not started.
     """
     program: LaunchedProgram | None = ctx.meta["gfxgraph.program"]
     if program is None:
-        raise click.UsageError("nothing to run: name a script, -m MODULE, or -- COMMAND", ctx)
+        raise click.UsageError("nothing to run: name a script, -m MODULE, or a command", ctx)
     _contract.can_be_written(report_file, program=program.argv[0])
     given["guard"] = "3" if sanitizer else given["guard"]
     environment, settings = program_environment(wanted(given))
@@ -183,8 +183,9 @@ def wanted(given: Mapping[str, Any]) -> dict[str, str]:
 
 def command_line(program: LaunchedProgram) -> list[str]:
     """Return the whole command; what is not there is refused here, in our words."""
-    if program.is_command:
-        found = shutil.which(program.argv[0])
+    found = shutil.which(program.argv[0])
+    is_on_path = bool(found) and os.sep not in program.argv[0] and not Path(program.argv[0]).is_file()
+    if program.is_command or is_on_path:
         if found is None:
             _contract.refuse("script_not_found", script=program.argv[0], problem=_why_not_run(program.argv[0]))
         return [found, *program.argv[1:]]

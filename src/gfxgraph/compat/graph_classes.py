@@ -24,6 +24,7 @@ from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.capture.record.user_lines import place, shown
 from gfxgraph.capture.undo import unbroken
 from gfxgraph.errors import CaptureError, ReplayError
+from gfxgraph.process import process
 
 DEFAULT_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -143,6 +144,7 @@ class ConditionalGraph:
 
     def __init__(self) -> None:
         self._branches: dict[Any, Callable[..., Any]] = {}
+        self._failed: list[object] = []
         self._chosen: Conditional | None = None
         self._last: Tensor | None = None
 
@@ -165,7 +167,7 @@ class ConditionalGraph:
 
     @unbroken
     def capture(self, example_input: Tensor) -> None:
-        """Capture all branches. A branch that cannot be captured runs eagerly.
+        """Capture all branches. One that raises or cannot be captured is a failed branch, which runs eagerly.
 
         Args:
             example_input: with the shape, dtype and device of the inputs to ``run``.
@@ -180,8 +182,15 @@ class ConditionalGraph:
             raise CaptureError("older_capture", problem="no branch was added before capture()")
         self._chosen = Conditional(self._branches)
         self._last = example_input
-        with torch.no_grad():  # as in run()
-            self._chosen.capture(example_input)
+        self._failed = []
+        for name in self._branches:
+            try:
+                with torch.no_grad():  # as in run(); the first call warms up
+                    for _ in range(2):
+                        self._chosen(name, example_input)
+            except Exception as error:  # noqa: BLE001  (the branch's own: the others are captured, run() raises it)
+                self._failed.append(name)
+                process.tell("fallback", f"branch {name!r} could not be captured: {type(error).__name__}: {error}")
 
     @unbroken
     def run(self, branch: Any, input_tensor: Tensor | None = None) -> Any:
@@ -217,8 +226,9 @@ class ConditionalGraph:
 
     @property
     def failed_branches(self) -> list[Any]:
-        """Branches that could not be captured and run eagerly."""
-        return list(self._chosen.eager_branches) if self._chosen is not None else []
+        """Branches that raised at ``capture`` or could not be captured; they run eagerly."""
+        eager = self._chosen.eager_branches if self._chosen is not None else {}
+        return [name for name in self._branches if name in eager or name in self._failed]
 
 
 @functools.cache

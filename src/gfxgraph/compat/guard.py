@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph import config
+from gfxgraph import config, torch_names
 from gfxgraph.core.strides import Oddity
 from gfxgraph.errors import ActivationError, GfxGraphFault
 from gfxgraph.guard import layout, redzones
@@ -81,7 +81,7 @@ def make_capture_safe(obj: object) -> tuple[Any, int]:
         n_copied += was_copied
         return result
 
-    return torch.utils._pytree.tree_map_only(Tensor, safe, obj), n_copied
+    return torch_names.tree_map_only(Tensor, safe, obj), n_copied
 
 
 def localize_fault(exc: BaseException, *, op: str | None = None, tensors: Tensors | None = None) -> GfxGraphFault:

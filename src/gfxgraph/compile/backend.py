@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from gfxgraph import torch_names
 from gfxgraph.compile import inductor_hook, simulated
 from gfxgraph.errors import ArgumentError
 
@@ -37,14 +38,14 @@ def gfxgraph(
         mode: Inductor's, for example "max-autotune"; it does not matter whether it asks for Inductor's own graphs.
         options: Inductor's, and ours: ``max_graphs``, captured signatures of each region.
     """
-    # lazily: Inductor takes seconds to import
-    from torch._inductor.compile_fx import compile_fx
 
+    if inductor_hook.why_off():
+        return gm.forward
     asked = dict(options or {})
     wanted = _max_graphs(asked.pop("max_graphs", MAX_GRAPHS))
     config = _inductors(mode, asked)
     with simulated.device():
-        return inductor_hook.compile_with(wanted, compile_fx, gm, example_inputs, config)
+        return inductor_hook.compile_with(wanted, torch_names.compile_fx, gm, example_inputs, config)
 
 
 def _max_graphs(most: Any) -> int:
@@ -57,15 +58,13 @@ def _max_graphs(most: Any) -> int:
 
 def _inductors(mode: str | None, options: dict[str, Any]) -> dict[str, Any]:
     """Inductor's configuration, checked as ``torch.compile`` does for Inductor itself."""
-    wrapper = torch._TorchCompileInductorWrapper(mode, options, None)
+    wrapper = torch_names._TorchCompileInductorWrapper(mode, options, None)
     return {**wrapper.config, **simulated.settings()}
 
 
 def register() -> None:
     """Register the names with Dynamo; for an installed package the entry points do the same."""
-    # lazily: Inductor takes seconds to import
-    from torch._dynamo.backends import registry
 
-    for name in NAMES:
-        if name not in registry._COMPILER_FNS:
-            registry.register_backend(compiler_fn=gfxgraph, name=name)
+    for name in NAMES if not inductor_hook.why_off() else ():
+        if name not in torch_names._COMPILER_FNS:
+            torch_names.register_backend(compiler_fn=gfxgraph, name=name)

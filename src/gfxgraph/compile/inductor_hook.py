@@ -20,7 +20,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from gfxgraph import torch_names
 from gfxgraph.callables.pieces.region import Region
+from gfxgraph.compile import simulated
 
 _mine = threading.local()
 _lock = threading.Lock()
@@ -38,18 +40,24 @@ def marked(max_graphs: int) -> Iterator[None]:
         _mine.max_graphs = before
 
 
+def why_off() -> str:
+    """Why Inductor's callables cannot be handed to us with this torch; "" if they can. Imports Inductor."""
+    features = ["torch.compile's graphs", "capture", "compiled regions", "torch.compile"]
+    if simulated.is_on():
+        features.append("torch.compile in the simulator")
+    return next(filter(None, map(torch_names.why_off, features)), "")
+
+
 def compile_with(
     max_graphs: int, compile_fx: Callable[..., Any], gm: Any, inputs: Any, config: dict[str, Any]
 ) -> Any:
     """Compile ``gm`` with Inductor, with its callables handed to us, now and when the backward is compiled."""
     stand()
     config = {**config, "triton.cudagraphs": True}
-    # lazily: Inductor takes seconds to import
-    from torch._inductor.compile_fx import compile_fx_inner
 
     def inner(*args: Any, **kwargs: Any) -> Any:
         with marked(max_graphs):
-            return compile_fx_inner(*args, **kwargs)
+            return torch_names.compile_fx_inner(*args, **kwargs)
 
     with marked(max_graphs):  # a result from the cache involves no inner compilation
         return compile_fx(gm, inputs, inner_compile=inner, config_patches=config)
@@ -61,17 +69,15 @@ def stand() -> None:
     with _lock:
         if _is_standing:
             return
-        # lazily: Inductor takes seconds to import
-        from torch._inductor import compile_fx, output_code
 
-        handle = output_code.maybe_handle_backward_generation
+        handle = torch_names.maybe_handle_backward_generation
 
         def without_a_tree(graph: Any, boxed_forward_device_index: Any) -> Any:
             if getattr(_mine, "max_graphs", None) is not None:
                 return None
             return handle(graph, boxed_forward_device_index)
 
-        stock = compile_fx.cudagraphify
+        stock = torch_names.cudagraphify
 
         def cudagraphify(model: Any, static_input_idxs: Sequence[int] = (), **known: Any) -> Any:
             max_graphs = getattr(_mine, "max_graphs", None)
@@ -87,7 +93,7 @@ def stand() -> None:
                 max_graphs=max_graphs,
             )
 
-        by_parts = output_code.cudagraph_partition_post_compile
+        by_parts = torch_names.cudagraph_partition_post_compile
 
         def counting(inputs: Any, graph: Any, *rest: Any, **named: Any) -> Any:
             _mine.n_parts = len(graph.partition_maps or ())
@@ -96,7 +102,7 @@ def stand() -> None:
             finally:
                 _mine.n_parts = 1
 
-        output_code.maybe_handle_backward_generation = without_a_tree
-        compile_fx.cudagraphify = cudagraphify
-        output_code.cudagraph_partition_post_compile = counting
+        torch_names.put("maybe_handle_backward_generation", without_a_tree)
+        torch_names.put("cudagraphify", cudagraphify)
+        torch_names.put("cudagraph_partition_post_compile", counting)
         _is_standing = True

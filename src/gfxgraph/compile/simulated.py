@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from gfxgraph import torch_names
 from gfxgraph.process import process
 
 
@@ -29,11 +30,8 @@ def settings() -> dict[str, Any]:
     """Inductor's settings for the simulator; empty otherwise."""
     if not is_on():
         return {}
-    # lazily: Inductor takes seconds to import
-    from torch._inductor import config
-
     return {
-        **({"fallback_by_default": True} if hasattr(config, "fallback_by_default") else {}),
+        **({"fallback_by_default": True} if hasattr(torch_names.inductor_config, "fallback_by_default") else {}),
         "fx_graph_cache": False,
         "compile_threads": 1,
         "custom_should_partition_ops": ["prims::device_put"],
@@ -50,7 +48,7 @@ def device() -> Iterator[None]:
 
 def _is_left_to_torch(is_unsupported: Callable[..., bool], node: Any, *more: Any) -> bool:
     """What ``fallback_by_default`` does, by the question that torch 2.9 asks of each operation."""
-    of_sizes = (torch.ops.aten._assert_scalar.default, torch.ops.aten.lift_fresh_copy.default)
+    of_sizes = (torch_names._assert_scalar.default, torch.ops.aten.lift_fresh_copy.default)
     return is_unsupported(node, *more) or (is_on() and node.target not in of_sizes)
 
 
@@ -61,15 +59,11 @@ def _stand() -> None:
     global _is_standing
     if _is_standing:
         return
-    # lazily: Inductor takes seconds to import
-    from torch._inductor import config, graph, scheduler
-    from torch.utils import _triton
-
-    if not hasattr(config, "fallback_by_default"):  # before torch 2.10
-        asked = graph.fallback_node_due_to_unsupported_type
-        graph.fallback_node_due_to_unsupported_type = partial(_is_left_to_torch, asked)
-    create = scheduler.Scheduler.create_backend
-    compilers_hash = _triton.triton_hash_with_backend
+    if not hasattr(torch_names.inductor_config, "fallback_by_default"):  # before torch 2.10
+        asked = torch_names.fallback_node_due_to_unsupported_type
+        torch_names.put("fallback_node_due_to_unsupported_type", partial(_is_left_to_torch, asked))
+    create = torch_names.create_backend
+    compilers_hash = torch_names.triton_hash_with_backend
 
     def triton_hash_with_backend() -> str:
         return "none" if is_on() else compilers_hash()  # the original would look for the card's driver
@@ -79,14 +73,12 @@ def _stand() -> None:
             return create(self, device)
         return _NoKernels(self)
 
-    class _NoKernels(scheduler.BaseScheduling):  # type: ignore[misc]
+    class _NoKernels(torch_names.BaseScheduling):  # type: ignore[misc]
         """Answers the scheduler's questions that do not concern kernels."""
 
         def group_fn(self, sizes: Any) -> tuple[Any, ...]:
-            # lazily: Inductor takes seconds to import
-            from torch._inductor.utils import sympy_product
 
-            return tuple(sympy_product(size) for size in sizes)
+            return tuple(torch_names.sympy_product(size) for size in sizes)
 
         def can_fuse_vertical(self, node1: object, node2: object) -> bool:
             return False
@@ -104,11 +96,9 @@ def _stand() -> None:
             return None
 
         def get_backend_features(self, device: object) -> Any:
-            # lazily: Inductor takes seconds to import
-            from torch.utils._ordered_set import OrderedSet
 
-            return OrderedSet()
+            return torch_names.OrderedSet()
 
-    scheduler.Scheduler.create_backend = create_backend
-    _triton.triton_hash_with_backend = triton_hash_with_backend
+    torch_names.put("create_backend", create_backend)
+    torch_names.put("triton_hash_with_backend", triton_hash_with_backend)
     _is_standing = True

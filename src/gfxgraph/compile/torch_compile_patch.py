@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gfxgraph import torch_names
 from gfxgraph.capture.record.random_generators import shield_from_dynamo
 from gfxgraph.compile import inductor_hook, simulated
 from gfxgraph.compile.backend import MAX_GRAPHS
@@ -31,7 +32,9 @@ def install(torch: Any, state: Process) -> None:
         return
     if ways is CompileWays.AUTO:
         ways = CompileWays.OFF if state.platform == "cuda" else CompileWays.REGIONS
-    inductor = torch._TorchCompileInductorWrapper
+    if torch_names.why_off("torch.compile's graphs"):
+        return
+    inductor = torch_names._TorchCompileInductorWrapper
     stock = inductor.__call__
 
     def compile_ours(self: object, model_: object, inputs_: object) -> Any:
@@ -44,28 +47,30 @@ def install(torch: Any, state: Process) -> None:
 
 def _compile(state: Process, stock: Callable[..., Any], wrapper: Any, gm: object, inputs: object) -> Any:
     """Replaces what ``torch.compile`` with Inductor does with a traced graph."""
-    # lazily: Inductor takes seconds to import
-    from torch._inductor import config
 
+    if inductor_hook.why_off():
+        return stock(wrapper, gm, inputs)
     asked: Mapping[str, Any] = wrapper.config
-    wants_graphs = asked.get("triton.cudagraphs", config.triton.cudagraphs)
-    if getattr(config, "cudagraph_policy", None) is not None:
+    wants_graphs = asked.get("triton.cudagraphs", torch_names.inductor_config.triton.cudagraphs)
+    if getattr(torch_names.inductor_config, "cudagraph_policy", None) is not None:
         wants_graphs = False  # an explicit choice by the user
-    safe = _safe_settings(state, asked, config)
+    safe = _safe_settings(state, asked, torch_names.inductor_config)
     if not wants_graphs and not safe:
         return stock(wrapper, gm, inputs)
-    # lazily: Inductor takes seconds to import
-    from torch._inductor.compile_fx import compile_fx
 
     if not wants_graphs:
         if state.platform == "simulator":
             return stock(wrapper, gm, inputs)
-        return compile_fx(gm, inputs, config_patches={**asked, **safe})
+        return torch_names.compile_fx(gm, inputs, config_patches={**asked, **safe})
 
     _say_once(state)
     with simulated.device():
         patches = {**asked, **safe, **simulated.settings()}
-        return inductor_hook.compile_with(MAX_GRAPHS, compile_fx, gm, inputs, patches)
+        try:
+            return inductor_hook.compile_with(MAX_GRAPHS, torch_names.compile_fx, gm, inputs, patches)
+        except Exception as error:  # noqa: BLE001  # torch's own way decides whether the program sees it
+            log.debug("torch.compile without gfxgraph's graphs", exc_info=error)
+            return stock(wrapper, gm, inputs)
 
 
 def _safe_settings(state: Process, asked: Mapping[str, Any], config: Any) -> dict[str, Any]:
@@ -74,8 +79,8 @@ def _safe_settings(state: Process, asked: Mapping[str, Any], config: Any) -> dic
     found = {}
     for name, value in wanted.items():
         # A default may come from the environment, as images set it; any other value was assigned by the program.
-        is_assigned = getattr(config, name) != config._config[name].default
-        if name not in asked and not is_assigned and getattr(config, name) != value:
+        is_assigned = getattr(torch_names.inductor_config, name) != torch_names.inductor_config._config[name].default
+        if name not in asked and not is_assigned and getattr(torch_names.inductor_config, name) != value:
             found[name] = value
             state.report("compile_setting", f"torch.compile: {name} = {value} ({_why(state, name)})")
     return found

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gfxgraph import torch_names
 from gfxgraph.capture import rooms
 from gfxgraph.capture.replay.graph_tensors import pool_id
 from gfxgraph.capture.replay.node_walk import can_walk, walk
@@ -109,7 +110,7 @@ class Guard:
 
     def _remember_memory(self, names: TensorNames | None = None) -> None:
         """Write which memory belongs to what, if that may have changed."""
-        frees = torch._C._cuda_memoryStats(torch.cuda.current_device())["allocation"]["all"]
+        frees = torch_names._cuda_memoryStats(torch.cuda.current_device())["allocation"]["all"]
         now = frees["allocated"], frees["freed"]
         if now == self._frees:
             return
@@ -206,6 +207,8 @@ def replay_by_nodes(guard: Guard | None, program: Program, pool: Any) -> None:
 
 def fill() -> None:
     """Install the hooks of this room that graphs call."""
+    if torch_names.why_off("guard"):
+        return
     rooms.deep_capture, rooms.guard_for, rooms.replay_by_nodes = DeepCapture, guard_for, replay_by_nodes
     rooms.repaired = repaired
 
@@ -233,7 +236,8 @@ def prepare_process(
         undo.append(_prepared.clear)
         replace(cuda.memory, "empty_cache", empty := _noticing(cuda.memory.empty_cache))
         replace(cuda, "empty_cache", empty)
-        replace(torch._C, "_cuda_clearCublasWorkspaces", _noticing(torch._C._cuda_clearCublasWorkspaces))
+        clear = torch_names._cuda_clearCublasWorkspaces
+        replace(*torch_names.place("_cuda_clearCublasWorkspaces"), _noticing(clear))
     if not _prepared or tier > max(_prepared):
         undo.append(Lines(every_event=tier >= GuardTier.DEEP).forget)
         if tier >= GuardTier.DEEP:
@@ -280,7 +284,7 @@ class DeepCapture:
 def use_cache(on: bool) -> None:
     """Switch the caching allocator's cache on or off."""
     # Not torch.cuda.memory.caching_allocator_enable, which does nothing while the device is being initialized.
-    torch._C._cuda_cudaCachingAllocator_enable(on)  # type: ignore[attr-defined]
+    torch_names._cuda_cudaCachingAllocator_enable(on)  # type: ignore[attr-defined]
 
 
 def _is_deep() -> bool:

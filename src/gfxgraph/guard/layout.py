@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
+from gfxgraph import torch_names
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of
 from gfxgraph.core.strides import LayoutReport, oddities
@@ -66,7 +66,7 @@ def make_safe(value: Any) -> Any:
         The same structure. Tensors that already do are returned as they are; others are copied, and
         counted in ``stats()["guard_repairs"]``.
     """
-    return tree_map_only(Tensor, _plain, value)
+    return torch_names.tree_map_only(Tensor, _plain, value)
 
 
 def make_capture_safe(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gfxgraph import config
+from gfxgraph import config, torch_names
 from gfxgraph.errors import ConfigError
 from gfxgraph.process import bridge, process
 from gfxgraph.types import GuardTier
@@ -44,7 +44,7 @@ def asked_tier(level: GuardTier | int | str) -> GuardTier:
 
 def watch_memory(tier: GuardTier) -> None:
     """Prepare the process for graphs guarded at ``tier``; ``disable`` undoes it."""
-    if tier is GuardTier.OFF:
+    if tier is GuardTier.OFF or torch_names.why_off("guard"):
         return
     # lazily: needs torch, and the tier can be queried without
     from gfxgraph.guard import guard

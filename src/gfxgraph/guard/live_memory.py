@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.capture.record.user_lines import is_library_file
 from gfxgraph.capture.replay.graph_tensors import all_segments
 from gfxgraph.core.memory_map import Allocation
@@ -98,11 +99,11 @@ class Lines:
     def _begin(self) -> None:
         if not self._is_wanted:
             return
-        asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+        asked = torch_names._cuda_isHistoryEnabled
         if asked is not None and asked() and not self._every_event:
             return  # already recorded on another's request
         self._is_ours = True
-        record = torch.cuda.memory._record_memory_history
+        record = torch_names._record_memory_history
         if self._every_event:
             record("all", context="alloc", stacks="python", max_entries=20_000)
         else:
@@ -113,17 +114,17 @@ class Lines:
         self._is_wanted = False
         if self._is_ours:
             self._is_ours = False
-            torch.cuda.memory._record_memory_history(None)
+            torch_names._record_memory_history(None)
 
 
 def when_there_is_a_device(call: Callable[[], None]) -> None:
     """Call now if torch has initialized the device, else when it does."""
-    torch.cuda._lazy_call(call)  # type: ignore[no-untyped-call]
+    torch_names._lazy_call(call)  # type: ignore[no-untyped-call]
 
 
 def n_frees() -> tuple[int, int]:
     """Number of blocks and segments freed so far; takes some 20 us on a real device."""
-    stats = torch._C._cuda_memoryStats(torch.cuda.current_device())
+    stats = torch_names._cuda_memoryStats(torch.cuda.current_device())
     return stats["allocation"]["all"]["freed"], stats["segment"]["all"]["freed"]
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.capture.replay.graph_tensors import Layout
 from gfxgraph.capture.replay.node_walk import can_walk, walk
 from gfxgraph.capture.replay.rollback import Rollback
@@ -181,7 +182,7 @@ def _allocation(address: int, nbytes: int, where: str, known: tuple[TensorUse, S
 def _requested() -> dict[int, tuple[int, str]]:
     """The largest requested size at each address since its segment was made, and the line that requested it."""
     found: dict[int, tuple[int, str]] = {}
-    traces: Any = torch._C._cuda_memorySnapshot(None)["device_traces"]
+    traces: Any = torch_names._cuda_memorySnapshot(None)["device_traces"]
     device = torch.cuda.current_device()
     for event in traces[device] if device < len(traces) else ():
         address, nbytes = event["addr"], event["size"]

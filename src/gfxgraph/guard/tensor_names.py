@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.capture.record.user_lines import is_library_code, locals_of
 from gfxgraph.capture.replay.graph_tensors import has_layout
 
@@ -114,7 +115,7 @@ def _has_memory(kind: type) -> bool:
     # By type first: isinstance reads ``__class__`` of odd objects (lazy modules, proxies). Subclasses with their own
     # dispatcher (fake tensors) may have no memory.
     own = getattr(kind, "__torch_dispatch__", None)
-    found = _HAS_MEMORY[kind] = issubclass(kind, Tensor) and own is torch._C._disabled_torch_dispatch_impl
+    found = _HAS_MEMORY[kind] = issubclass(kind, Tensor) and own is torch_names._disabled_torch_dispatch_impl
     return found
 
 

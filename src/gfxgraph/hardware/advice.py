@@ -140,7 +140,7 @@ def environment_report() -> str:
         ("family", f"{device.family}, wave{device.wavefront}" if device.arch else ""),
         ("support", device.support),
         ("ROCm", show(environment.rocm) if environment.rocm else "not found"),
-        ("PyTorch", str(torch["message"])),
+        ("PyTorch", str(torch["message"]).removeprefix("PyTorch ")),
         ("Python", platform.python_version()),
         ("system", platform.platform()),
         *config.reported(environment.environ).items(),

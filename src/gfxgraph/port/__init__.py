@@ -1,4 +1,4 @@
-"""port: audit, plan, fix and verify a CUDA codebase for ROCm.
+"""port: audit, fix, build and verify a CUDA codebase for ROCm.
 
 Enters: source text, paths, plain data from the environment.
 Stays out: torch, drivers, and the code under audit, which is read and compiled, and never imported or run.
@@ -17,9 +17,8 @@ Stays out: torch, drivers, and the code under audit, which is read and compiled,
     impact.py    the order of findings; phases.py: the phases of a port
     render.py    an audit as text
     hipify.py    CUDA's names as HIP's, from hipify's tables
-    build/       every translation unit through a HIP compiler
-    strategy.py  which way to port a repository; plan.py: the plan
-    agent.py     the plan with diffs and a gate; SKILL.md: how an agent ports
+    build/       each unit through a HIP compiler, the project's own build, the list of what is left
+    SKILL.md     how a coding agent ports
     fix/         edits, and the gate they pass
     verify.py    static and build checks of a port
 """

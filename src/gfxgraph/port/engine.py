@@ -15,7 +15,7 @@ from gfxgraph.port.guards import cpp as cpp_guards
 from gfxgraph.port.guards import text as text_guards
 from gfxgraph.port.guards.cpp import Macros
 from gfxgraph.port.guards.python import PyGuards
-from gfxgraph.port.impact import rank
+from gfxgraph.port.impact import Impact, impact_of, rank
 from gfxgraph.port.model import Finding, Hit, Rule, Severity, SkippedFile
 from gfxgraph.port.project import ANSWERED_BY_HOME, HOME, Project, UnreadableError, kind_of
 from gfxgraph.port.readers.cpp import CppFile
@@ -104,11 +104,15 @@ def audit_file(project: Project, path: str, kind: str, archs: tuple[Arch, ...]) 
 
 
 def _distinct(findings: list[Finding]) -> list[Finding]:
-    """One finding a line: the one whose rule does most harm, and of those the worst."""
-    best: dict[int, Finding] = {}
+    """One finding of a rule a line, the worst; what is slow or a name alone gives way to what does more harm."""
+    best: dict[tuple[int, str], Finding] = {}
     for f in sorted(findings, key=rank):
-        best.setdefault(f.line, f)
-    return [f for f in findings if best[f.line] is f]
+        best.setdefault((f.line, f.rule), f)
+    harmed = {f.line for f in findings if impact_of(f.code) in (Impact.BREAKS, Impact.SILENT)}
+    return [
+        f for f in findings
+        if best[f.line, f.rule] is f and (f.line not in harmed or impact_of(f.code) in (Impact.BREAKS, Impact.SILENT))
+    ]  # fmt: skip
 
 
 def _grouped(findings: list[Finding]) -> list[Finding]:

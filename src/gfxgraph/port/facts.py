@@ -38,6 +38,11 @@ _HIP_BUILD = re.compile(
 )
 
 
+CUDA_HEADER = re.compile(
+    r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:cu(?:da|blas|sparse|fft|rand|solver)\w*\.h|cub/|cooperative_groups)", re.M
+)
+
+
 class _Found:
     """What has been seen so far, in sets; ``done`` freezes it into the project."""
 
@@ -47,9 +52,11 @@ class _Found:
         self.sources: set[str] = set()
         self.modules: set[str] = set()
         self.requires: set[str] = set()
+        self.cuda: set[str] = set()
 
     def done(self, project: Project) -> None:
         project.macros = close_over(self.conditionals)
+        project.cuda_sources = frozenset(self.cuda)
         project.requires = frozenset(self.requires)
         project.own_names = frozenset(self.own)
         project.extension_sources = frozenset(self.sources)
@@ -82,6 +89,8 @@ def gather(project: Project) -> None:
 
 
 def _cpp(project: Project, found: _Found, path: str, text: str) -> None:
+    if CUDA_HEADER.search(text):
+        found.cuda.add(path)
     if "cuda" in text and _OWN_NAME.search(_lines_with("cuda", text)):
         code = _lines_with("cuda", blank_comments(text))
         found.own |= {name for m in _OWN_NAME.finditer(code) for name in m.groups() if name}

@@ -30,9 +30,9 @@ MOST_DEPTH = 64
 _MAX_CONFIGURE = 150_000
 _GIT_S = 10
 HOME = "hip_compat"  # the folder that `port fix` writes: it is AMD's, and nothing in it is left to port
-# What the folder answers: names, targets and paths of CUDA's toolkit.
+# What the folder answers: CUDA's toolkit, its warps of 32 lanes, its versions and the flags of nvcc.
 ANSWERED_BY_HOME = frozenset(
-    {"untranslated-cuda", "cmake-cuda-language", "cuda-named-in-recipe"}
+    {"no-amd-build", "warp-size-32"}
 )  # fmt: skip
 _SKIP_DIRS = frozenset(
     {HOME, ".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".nox", "site-packages",
@@ -106,6 +106,7 @@ class Project:
 
     Attributes:
         macros: what its headers define, by platform.
+        cuda_sources: C++ files that include CUDA's headers.
         own_names: what the project itself calls cudaSomething: no names of CUDA's.
         has_home: the folder that `port fix` writes is there.
         extension_names: modules that this repository builds itself.
@@ -120,6 +121,7 @@ class Project:
     macros: Macros = field(default_factory=Macros)
     extension_sources: frozenset[str] = frozenset()
     own_names: frozenset[str] = frozenset()
+    cuda_sources: frozenset[str] = frozenset()
     extension_names: frozenset[str] = frozenset()
     has_torch_extension: bool = False
     has_hip_build: bool = False

@@ -10,7 +10,6 @@ from dataclasses import replace
 from gfxgraph.port import bounded as re
 from gfxgraph.port.archs import INSTINCT3
 from gfxgraph.port.engine import Context
-from gfxgraph.port.fix import lanes
 from gfxgraph.port.fix.edits import ROCM, Edit, EditRefusal, torch_import, torch_is_bound
 from gfxgraph.port.fix.edits import of as edit_of
 from gfxgraph.port.guards.worlds import NVIDIA

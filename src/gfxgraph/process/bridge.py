@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gfxgraph import config
+from gfxgraph import config, torch_names
 from gfxgraph.config import Activation, Config
 from gfxgraph.core.locks import new_lock
 from gfxgraph.core.replaced import ABSENT, put_back
@@ -65,7 +65,7 @@ def process_for_callables() -> Any:
     """The process state for graphed callables: the bridge's if it is on, else one without patches.
 
     Returns:
-        None if there is no GPU to capture on.
+        None if there is no GPU to capture on, or torch lacks what captures need.
     """
     global _unpatched
     with lock:
@@ -74,7 +74,7 @@ def process_for_callables() -> Any:
         # lazily: callers have torch loaded; importing gfxgraph.process must not load it
         import torch
 
-        if not torch.cuda.is_available():
+        if not torch.cuda.is_available() or torch_names.why_off("capture"):
             return None
         if _unpatched is None:
             settings = config.load()

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.callables.explain_calls import regions
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.pieces.region import Region
@@ -243,7 +243,8 @@ def _info(name: str, held: Layout | Tensor) -> TensorUse:
 @lru_cache(maxsize=4096)
 def demangled(name: str) -> str:
     """The full name; unchanged if it is not mangled."""
-    return str(torch._C._demangle(name)) if name.startswith("_Z") else name
+    plain = torch_names._demangle
+    return str(plain(name)) if name.startswith("_Z") and plain is not None else name
 
 
 @lru_cache(maxsize=4096)

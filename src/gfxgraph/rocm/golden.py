@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph import files
+from gfxgraph import files, torch_names
 
 SCHEMA = "gfxgraph-golden/1"
 SHAPES = ((1, 32, 512), (4, 128, 2048), (16, 512, 2048), (1, 1, 2048), (1, 2048, 2048))
@@ -75,7 +75,7 @@ def tolerance(dtype: str, n_layers: int) -> float:
 
 
 def _tensors(value: Any) -> list[Any]:
-    return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in torch_names.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _agree(ours: Any, theirs: Any, allowed: float, scale: float = 1.0) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import torch
 
+from gfxgraph import torch_names
 from gfxgraph.simulator import codes, random_state
 from gfxgraph.simulator.allocator import Allocator, OutOfDeviceMemory
 from gfxgraph.simulator.device_memory import DeviceMemory, span_nbytes
@@ -106,7 +107,7 @@ class Simulator:
         nbytes = span_nbytes(size, stride, dtype)
         if nbytes == 0:
             return self.arena.tensor_at(0, size, stride, dtype)
-        stream = torch._C._accelerator_getStream(0).stream_id
+        stream = torch_names._accelerator_getStream(0).stream_id
         try:
             if self.faults.strike_allocation():
                 self.allocator.num_ooms += 1
@@ -237,7 +238,7 @@ class Simulator:
 @contextmanager
 def below_the_dispatcher() -> Iterator[None]:
     """Inside this block, modes, autograd and grad requirements do not see accesses to tensors."""
-    with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
+    with torch_names._DisableTorchDispatch(), torch_names._AutoDispatchBelowAutograd():
         yield
 
 

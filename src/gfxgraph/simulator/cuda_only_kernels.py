@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
+
 if TYPE_CHECKING:
     from gfxgraph.simulator.kernels import Kernels
 
@@ -40,9 +42,8 @@ def _or_decomposed(name: str) -> Callable[..., Any]:
             return op(*args, **kwargs)
         except RuntimeError:
             # lazily: torch's decompositions take long to import
-            from torch._decomp import decomposition_table
 
-            return decomposition_table[op](*args, **kwargs)
+            return torch_names.decomposition_table[op](*args, **kwargs)
 
     return compute
 

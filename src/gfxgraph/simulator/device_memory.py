@@ -19,6 +19,8 @@ from typing import Any, Final
 
 import torch
 
+from gfxgraph import torch_names
+
 _NORESERVE: Final = 0x4000  # MAP_NORESERVE: pages cost memory only once they are written
 _SLOT: Final = 512  # one DLManagedTensor with room for 28 dims
 _MAX_DIMS: Final = 28
@@ -39,7 +41,7 @@ _DTYPES: Final[dict[torch.dtype, tuple[int, int]]] = {
     for name in names.split()
 }
 """DLPack's code and bits of each dtype that every version of torch wraps."""
-_CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_CPU_KEYS: Final = torch.DispatchKeySet(torch.DispatchKey.CPU)
 _as_strided: Final = torch.ops.aten.as_strided.default
 _view_dtype: Final = torch.ops.aten.view.dtype
 
@@ -88,9 +90,9 @@ class DeviceMemory:
         dtype = tensor.dtype
         twin = self.twin_at(tensor.data_ptr(), tensor.size(), tensor.stride(), dtype)
         if dtype.is_complex and tensor.is_conj():
-            twin = torch._conj(twin)
+            twin = torch_names._conj(twin)
         if tensor.is_neg():
-            twin = torch._neg_view(twin)
+            twin = torch_names._neg_view(twin)
         return twin
 
     def twin_at(self, address: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -122,7 +124,7 @@ class DeviceMemory:
             slot, 0, address, _KDL_CUDA, 0, ndim, code, bits, 1, shape_at, shape_at + 8 * ndim, 0, 0, 0
         )
         struct.pack_into(f"<{2 * ndim}q", slot, _MANAGED.size, *size, *stride)
-        tensor: torch.Tensor = torch._C._from_dlpack(_new_capsule(at, b"dltensor", None))
+        tensor: torch.Tensor = torch_names._from_dlpack(_new_capsule(at, b"dltensor", None))
         # Everything but the deleter has been copied by now, and the deleter is null in every slot.
         _slots.free.append(slot)
         if on_free is not None:

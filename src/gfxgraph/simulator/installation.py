@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import torch
 from torch.autograd import graph as autograd_graph
-from torch.utils._device import _device_constructors
 
+from gfxgraph import torch_names
 from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import SimulatorError
 from gfxgraph.simulator import process_group, profiles
@@ -79,6 +79,9 @@ def install(
         raise SimulatorError(
             "simulator_unsupported", feature="a simulated card beside a real one", where="this machine"
         )
+    gone = torch_names.missing("simulator")
+    if gone:
+        raise SimulatorError("simulator_unsupported", feature=", ".join(gone), where="this torch, which lacks it")
     _have_dynamo_look_first()
     undo = undo or Replaced()
     try:
@@ -121,15 +124,15 @@ def _tell_dynamo(undo: Replaced) -> None:
 
     Clearing its map would do the same, but looking up all of torch takes 25 ms at each installation.
     """
-    rules = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is None:
+    table = torch_names.get_torch_obj_rule_map
+    if table is None:
         undo.add(_have_dynamo_look_again)
         return
-    known = rules.get_torch_obj_rule_map()
+    known = table()
     added = []
     for name in undo.names:
-        rule = next((by_name[name] for by_name in rules.torch_name_rule_map if name in by_name), None)
-        value = rule and rules.load_object(name)
+        rule = next((by_name[name] for by_name in torch_names.torch_name_rule_map if name in by_name), None)
+        value = rule and torch_names.load_object(name)
         if value is not None and value not in known:
             known[value] = rule
             added.append(value)
@@ -138,22 +141,22 @@ def _tell_dynamo(undo: Replaced) -> None:
 
 def _have_dynamo_look_first() -> None:
     """If Dynamo is loaded, make it build its map of torch before anything is replaced."""
-    rules = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is not None:
-        rules.get_torch_obj_rule_map()
+    table = torch_names.get_torch_obj_rule_map
+    if table is not None:
+        table()
 
 
 def _have_dynamo_look_again() -> None:
-    rules = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is not None:
-        rules.get_torch_obj_rule_map.cache_clear()
+    table = torch_names.get_torch_obj_rule_map
+    if table is not None:
+        table.cache_clear()
 
 
 def _forget(sim: Simulator) -> None:
     global _active
     _active = None
     # The stream is stored in C++ and would be the next simulator's current one.
-    torch._C._accelerator_setStream(torch.Stream(stream_id=0, device_index=0, device_type=1))
+    torch_names._accelerator_setStream(torch.Stream(stream_id=0, device_index=0, device_type=1))
     sim.retire()
 
 
@@ -163,7 +166,7 @@ def _patch_names(sim: Simulator, undo: Replaced) -> None:
             module = sys.modules[binder]
             if name in vars(module):
                 undo.replace(module, name, value)
-        undo.replace(torch._C, name, value)
+        undo.replace(torch_names._C, name, value)
 
 
 def _patch_modules(sim: Simulator, undo: Replaced) -> None:
@@ -185,14 +188,14 @@ def _patch_modules(sim: Simulator, undo: Replaced) -> None:
     undo.replace(torch, "Generator", GeneratorName)
     undo.replace(torch.UntypedStorage, "__new__", storage_constructor(sim))
     # torch.device(...) as a context manager looks up factories in a table built on first use.
-    _device_constructors()
+    torch_names._device_constructors()
     for name, function in factories_with_pinning(sim).items():
         undo.replace(torch, name, function)
-    if torch.version.cuda and not hasattr(torch._C, "_ensureCUDADeviceGuardSet"):
+    if torch.version.cuda and not hasattr(torch_names._C, "_ensureCUDADeviceGuardSet"):
         # A CUDA build of torch 2.9 asks the driver whether its card has these, which raises where there is no driver.
         for name in ("flash", "mem_efficient", "cudnn"):
-            switch = getattr(torch._C, f"_set_sdp_use_{name}")
-            undo.add(partial(switch, getattr(torch._C, f"_get_{name}_sdp_enabled")()))
+            switch = getattr(torch_names._C, f"_set_sdp_use_{name}")
+            undo.add(partial(switch, getattr(torch_names._C, f"_get_{name}_sdp_enabled")()))
             switch(False)
     if sim.profile.platform == "hip":
         undo.replace(torch.version, "hip", sim.profile.torch_hip)
@@ -205,14 +208,14 @@ def _patch_compile(undo: Replaced) -> None:
     def run_eagerly(self: object, model_: Any, inputs_: object, **kwargs: object) -> Any:
         return model_.forward
 
-    undo.replace(torch._TorchCompileInductorWrapper, "__call__", run_eagerly)
+    undo.replace(torch_names._TorchCompileInductorWrapper, "__call__", run_eagerly)
 
 
 def _patch_classes(sim: Simulator, undo: Replaced) -> None:
     cuda = torch.cuda
     bases = make_classes(sim)
     for name, base in bases.items():
-        undo.replace(torch._C, name, base)
+        undo.replace(torch_names._C, name, base)
     stream = rebase(undo, cuda.Stream, bases["_CudaStreamBase"], [(cuda, "Stream"), (cuda.streams, "Stream")])
     places = [(cuda, "ExternalStream"), (cuda.streams, "ExternalStream")]
     rebase(undo, cuda.ExternalStream, stream, places)
@@ -260,17 +263,17 @@ def _holds(cell: Any, value: object) -> bool:
 
 def _run_backward_in_callers_thread(undo: Replaced) -> None:
     """Let backward() run in the thread that calls it, as it must where the engine has no thread for the card."""
-    real = autograd_graph._engine_run_backward
+    real = torch_names._engine_run_backward
 
     def run_backward(*args: object, **kwargs: object) -> Any:
         # Not torch's context manager: if its constructor, which switches the mode, is interrupted, the mode stays
         # off.
         before = torch.autograd.is_multithreading_enabled()
         try:
-            torch._C._set_multithreading_enabled(False)
+            torch.autograd.set_multithreading_enabled(False)
             return real(*args, **kwargs)
         finally:
-            torch._C._set_multithreading_enabled(before)
+            torch.autograd.set_multithreading_enabled(before)
 
     for module in (autograd_graph, torch.autograd):
         if "_engine_run_backward" in vars(module):

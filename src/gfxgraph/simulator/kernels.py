@@ -23,19 +23,20 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.simulator import op_schema, sparse_kernels
 from gfxgraph.simulator.cuda_only_kernels import COMPOSED
 from gfxgraph.simulator.device_memory import span_nbytes
 from gfxgraph.simulator.graph_nodes import RecordedNode
 from gfxgraph.simulator.op_schema import OpSchema, argument, schema_of, set_argument
-from gfxgraph.simulator.random_state import ReplayDraw, SimGenerator, get_state, set_state
+from gfxgraph.simulator.random_state import CpuGenerator, ReplayDraw, SimGenerator, get_state, set_state
 from gfxgraph.simulator.runtime import CallRefused, Stream
 from gfxgraph.types import NodeKind
 
 if TYPE_CHECKING:
     from gfxgraph.simulator.card import Simulator
 
-_CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_CPU_KEYS: Final = torch.DispatchKeySet(torch.DispatchKey.CPU)
 _TAKES_NUMBERS = frozenset({"add", "sub", "mul", "div", "floor_divide", "true_divide"})
 _MIXED: Final = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
 _COMPOSED: Final = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
@@ -45,9 +46,9 @@ _DRY_RUNS_KEPT: Final = 8192
 @functools.cache
 def _on_the_cpu() -> frozenset[str]:
     """The aten operations that CPU kernels can compute."""
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    has = torch_names._dispatch_has_kernel_for_dispatch_key
     names = set()
-    for full in torch._C._dispatch_get_all_op_names():
+    for full in torch_names._dispatch_get_all_op_names():
         name = full.removeprefix("aten::")
         if name == full:
             continue
@@ -380,7 +381,7 @@ class Kernels:
         stand_in_call = [_stand_in(value) for value in call]
         stand_in_keywords = {name: _stand_in(value) for name, value in keywords.items()}
         fresh = self._replace_outs(schema, stand_in_keywords)
-        generator = torch._C.Generator("cpu") if schema.draws else None
+        generator = CpuGenerator("cpu") if schema.draws else None
         try:
             result = _called(schema, generator, stand_in_call, stand_in_keywords)
         except RuntimeError:

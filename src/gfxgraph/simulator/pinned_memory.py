@@ -12,15 +12,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from gfxgraph import torch_names
+
 if TYPE_CHECKING:
     from gfxgraph.simulator.card import Simulator
 
-_schemas = torch._C._jit_get_schemas_for_operator
-_FACTORIES: Final = ["tensor"] + [
-    name
-    for name in dir(torch)
-    if not name.startswith(("_", "sparse"))
-    and any(each.name == "pin_memory" for schema in _schemas(f"aten::{name}") for each in schema.arguments)
+
+def _can_pin(name: str) -> bool:
+    schemas = torch_names._jit_get_schemas_for_operator(f"aten::{name}")
+    return any(each.name == "pin_memory" for schema in schemas for each in schema.arguments)
+
+
+_FACTORIES: Final = [
+    "tensor",
+    *(name for name in dir(torch) if not name.startswith(("_", "sparse")) and _can_pin(name)),
 ]
 
 _active: list[Simulator] = []
@@ -52,13 +57,13 @@ def factories_with_pinning(sim: Simulator) -> dict[str, Callable[..., Any]]:
     if not _wrapped:
         _wrapped.update({name: wrap(getattr(torch, name)) for name in _FACTORIES})
         for name, function in _wrapped.items():  # TorchScript knows them as objects, too
-            torch.jit._builtins._register_builtin(function, f"aten::{name}")
+            torch_names._register_builtin(function, f"aten::{name}")
     return dict(_wrapped)
 
 
 def storage_constructor(sim: Simulator) -> Any:
     """``torch.UntypedStorage.__new__`` with support for storages on the card."""
-    real = torch._C.StorageBase.__new__
+    real = torch.UntypedStorage.__base__.__new__
 
     def new(cls: type, *args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")

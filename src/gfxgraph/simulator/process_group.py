@@ -23,13 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from gfxgraph import torch_names
 from gfxgraph.simulator.runtime import SimulatedEvent
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Work
-
     from gfxgraph.simulator.card import Simulator
 
 _NAMES: Final = (
@@ -49,10 +47,10 @@ def install(sim: Simulator) -> Callable[[], None]:
         warnings.simplefilter("ignore", UserWarning)  # that C++ kernels are overridden
         for name in _NAMES:
             library.impl(name, functools.partial(_run, sim, name, launched), "CUDA", allow_override=True)
-    kind = torch._C._distributed_c10d.Work
+    kind = torch.distributed.Work
     real = kind.wait
 
-    def wait(self: Work, *timeout: object) -> object:
+    def wait(self: torch.distributed.Work, *timeout: object) -> object:
         if self in launched.ended:
             sim.call(sim.device.wait_event, launched.ended[self], sim.device.current())
         return real(self, *timeout)
@@ -77,15 +75,15 @@ class _Launched:
 
 def _run(sim: Simulator, name: str, launched: _Launched, *args: object) -> Any:
     op = getattr(torch.ops.c10d, name).default
-    device = [each for each in pytree.tree_leaves(args) if isinstance(each, Tensor) and each.is_cuda]
+    device = [each for each in torch_names.tree_leaves(args) if isinstance(each, Tensor) and each.is_cuda]
 
     def compute(*twins: Tensor) -> None:
         by_tensor = {id(tensor): twin for tensor, twin in zip(device, twins)}
-        result = op(*pytree.tree_map_only(Tensor, lambda tensor: by_tensor.get(id(tensor), tensor), args))
+        result = op(*torch_names.tree_map_only(Tensor, lambda tensor: by_tensor.get(id(tensor), tensor), args))
         work = result[-1] if isinstance(result, tuple) else result
-        torch._C._distributed_c10d.Work.unbox(work).wait()
+        torch.distributed.Work.unbox(work).wait()
 
-    done = torch._C._distributed_c10d._create_work_from_future(_finished())
+    done = torch_names._create_work_from_future(_finished())
     launch = functools.partial(sim.launch_opaque, f"sim::c10d::{name}", compute, *device)
     if _is_async(op._schema, args):
         launched.ended[done] = _on_a_stream_of_its_own(sim, launched, launch)
@@ -96,11 +94,13 @@ def _run(sim: Simulator, name: str, launched: _Launched, *args: object) -> Any:
     return (args[0], done.boxed()) if n_returned == 2 else done.boxed()
 
 
-def _is_async(schema: torch._C.FunctionSchema, args: tuple[object, ...]) -> bool:
+def _is_async(schema: torch.FunctionSchema, args: tuple[object, ...]) -> bool:
     """Whether the program will wait for it: torch.distributed's functions say so from torch 2.8 on."""
     names = [argument.name for argument in schema.arguments]
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals["__name__"].startswith(("gfxgraph.", "torch._ops", "functools")):
+    while frame is not None and frame.f_globals["__name__"].startswith(
+        ("gfxgraph.", torch_names.OF_OPERATORS, "functools")
+    ):
         frame = frame.f_back
     is_programs = frame is not None and frame.f_globals["__name__"] == "torch.distributed.distributed_c10d"
     return is_programs and (
@@ -116,12 +116,12 @@ def _on_a_stream_of_its_own(sim: Simulator, launched: _Launched, launch: Callabl
     begun, ended = SimulatedEvent(), SimulatedEvent()
     sim.call(device.record_event, begun, current)
     sim.call(device.wait_event, begun, stream)
-    of_torch = torch._C._accelerator_getStream(0)
-    torch._C._accelerator_setStream(torch.Stream(stream_id=stream.id, device_index=0, device_type=1))
+    of_torch = torch_names._accelerator_getStream(0)
+    torch_names._accelerator_setStream(torch.Stream(stream_id=stream.id, device_index=0, device_type=1))
     try:
         launch()
     finally:
-        torch._C._accelerator_setStream(of_torch)
+        torch_names._accelerator_setStream(of_torch)
     sim.call(device.record_event, ended, stream)
     return ended
 

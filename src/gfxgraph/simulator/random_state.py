@@ -18,6 +18,10 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from gfxgraph import torch_names
+
+CpuGenerator: Any = type(torch.default_generator)
+"""The class of torch's generators, whatever stands for ``torch.Generator``."""
 _MASK: Final = (1 << 64) - 1
 _PER_STEP: Final = 4  # Philox gives four numbers a step; torch keeps offsets multiples of 4
 _ELEMENTS_PER_STEP: Final = 1 << 16
@@ -38,7 +42,7 @@ class GeneratorState:
         self.intragraph_offset = 0
         self.graphs: set[object] = set()
         """The captures registered with it."""
-        self._scratch = torch._C.Generator("cpu")
+        self._scratch = CpuGenerator("cpu")
 
     def clone(self) -> GeneratorState:
         return GeneratorState(self.seed, self.offset)
@@ -67,9 +71,9 @@ class GeneratorState:
 
 # torch's own, as its kernels are: programs may replace the methods.
 get_state, set_state, seed = (
-    torch._C.Generator.get_state,
-    torch._C.Generator.set_state,
-    torch._C.Generator.manual_seed,
+    CpuGenerator.get_state,
+    CpuGenerator.set_state,
+    CpuGenerator.manual_seed,
 )
 _OTHER_SEED = (
     "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as the "
@@ -88,7 +92,7 @@ class ReplayDraw:
         return self.state.at(self.base + offset)
 
 
-class SimGenerator(torch._C.Generator):
+class SimGenerator(CpuGenerator):
     """``torch.Generator(device="cuda")``."""
 
     _by_impl: WeakValueDictionary[int, SimGenerator] = WeakValueDictionary()
@@ -106,7 +110,7 @@ class SimGenerator(torch._C.Generator):
         self._forbid: Any
 
     @classmethod
-    def of(cls, generator: torch._C.Generator | None) -> SimGenerator | None:
+    def of(cls, generator: Any) -> SimGenerator | None:
         """The generator inside the wrapper that the dispatcher passes to a kernel."""
         if generator is None:
             return None
@@ -197,9 +201,10 @@ def _be_no_opaque_type() -> None:
     Torch 2.14 makes an exception for ``torch._C.Generator`` itself. A subclass it replaces by a stand-in, which C++
     then takes for a generator: a segmentation fault.
     """
-    types = getattr(getattr(torch._library, "opaque_object", None), "_OPAQUE_TYPES", {})
-    if torch._C.Generator in types:
-        types[SimGenerator] = dataclasses.replace(types[torch._C.Generator], class_name="a generator of no type")
+    types = torch_names._OPAQUE_TYPES or {}
+    if torch_names._C.Generator in types:
+        own = types[torch_names._C.Generator]
+        types[SimGenerator] = dataclasses.replace(own, class_name="a generator of no type")
 
 
 _be_no_opaque_type()
@@ -211,7 +216,7 @@ def _rebuild(state: torch.Tensor) -> SimGenerator:
 
 class _GeneratorMeta(type):
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, torch._C.Generator)
+        return isinstance(instance, CpuGenerator)
 
 
 class GeneratorName(metaclass=_GeneratorMeta):
@@ -220,4 +225,4 @@ class GeneratorName(metaclass=_GeneratorMeta):
     def __new__(cls, device: object = "cpu") -> Any:
         if torch.device(device).type == "cuda":
             return SimGenerator(device)
-        return torch._C.Generator(device)
+        return CpuGenerator(device)

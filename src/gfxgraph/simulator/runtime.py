@@ -22,8 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import torch
-
+from gfxgraph import torch_names
 from gfxgraph.simulator import codes
 from gfxgraph.simulator.graph_nodes import Graph, GraphExec, Handles, RecordedNode
 from gfxgraph.simulator.planted_faults import Faults
@@ -141,7 +140,7 @@ class Device:
 
     def current(self) -> Stream:
         """This thread's current stream; torch's C++ stores it, so autograd threads have their own."""
-        return self.stream(torch._C._accelerator_getStream(0).stream_id)
+        return self.stream(torch_names._accelerator_getStream(0).stream_id)
 
     def stream(self, stream_id: int) -> Stream:
         return self.streams.get(stream_id) or self._add_stream(stream_id, 0x5E00_0000 + 0x100 * stream_id, 0)
@@ -468,7 +467,7 @@ class Device:
             time.sleep(self.faults.slow_launch_s)
         graph_exec.launches += 1
         # Below every mode and autograd, like work that no dispatcher sees.
-        with torch._C._DisableTorchDispatch(), torch._C._AutoDispatchBelowAutograd():
+        with torch_names._DisableTorchDispatch(), torch_names._AutoDispatchBelowAutograd():
             try:
                 graph_exec.run(self._liar(graph_exec), self._before_node if self.faults.at_nodes else None)
             except NodeHangs:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.simulator.op_schema import argument, schema_of
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 KEYS: Final = {"SparseCUDA": "SparseCPU", "SparseCsrCUDA": "SparseCsrCPU", "NestedTensorCUDA": "NestedTensorCPU"}
 """By dispatch key: that of the same tensors on the CPU."""
-_coo = torch.ops.aten._sparse_coo_tensor_unsafe.default
-_compressed = torch.ops.aten._sparse_compressed_tensor_unsafe.default
 # These only touch a tensor's parts.
 _OF_PARTS: Final = frozenset(
     "_indices _values indices values _nnz _dimI _dimV sparse_dim dense_dim is_coalesced _coalesced_ crow_indices "
@@ -38,7 +37,7 @@ _OF_PARTS: Final = frozenset(
 @functools.cache
 def names(key: str) -> tuple[str, ...]:
     """The aten operations that the CPU has for tensors of that kind."""
-    found = torch._C._dispatch_get_registrations_for_dispatch_key(KEYS[key])
+    found = torch_names._dispatch_get_registrations_for_dispatch_key(KEYS[key])
     return tuple(sorted(name.removeprefix("aten::") for name in found if name.startswith("aten::")))
 
 
@@ -46,7 +45,7 @@ def build(kernels: Kernels, name: str, key: str) -> Callable[..., object]:
     """The kernel of ``name`` at one of `KEYS`."""
     schema = schema_of(name)
     if key == "NestedTensorCUDA" or name.partition(".")[0] in _OF_PARTS:
-        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, KEYS[key]))
+        keys = torch.DispatchKeySet(getattr(torch.DispatchKey, KEYS[key]))
 
         def by_parts(*args: object, **kwargs: object) -> object:
             # The dispatcher hands out the number of ``nested * 2`` as Python's.
@@ -83,9 +82,10 @@ def on_device(kernels: Kernels, value: Tensor) -> Tensor:
 
 
 def _made_of(parts: list[Tensor], like: Tensor) -> Tensor:
-    make = _coo if like.layout is torch.sparse_coo else _compressed
-    made: Tensor = make(*parts, like.size(), dtype=like.dtype, layout=like.layout, device=parts[0].device)
-    return torch.ops.aten._coalesced_.default(made, like.is_coalesced()) if make is _coo else made
+    is_coo = like.layout is torch.sparse_coo
+    make = torch_names._sparse_coo_tensor_unsafe if is_coo else torch_names._sparse_compressed_tensor_unsafe
+    made: Tensor = make.default(*parts, like.size(), dtype=like.dtype, layout=like.layout, device=parts[0].device)
+    return torch_names._coalesced_.default(made, like.is_coalesced()) if is_coo else made
 
 
 def _parts(tensor: Tensor) -> tuple[Tensor, ...]:

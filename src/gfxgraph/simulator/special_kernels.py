@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.simulator.cuda_only_kernels import cuda_only_kernels
 from gfxgraph.simulator.device_memory import span_nbytes
 from gfxgraph.simulator.graph_nodes import RecordedNode
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from gfxgraph.simulator.card import Simulator
     from gfxgraph.simulator.kernels import Kernels
 
-_CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-_COMPOSITE: Final = torch._C.DispatchKey.CompositeExplicitAutograd
+_CPU_KEYS: Final = torch.DispatchKeySet(torch.DispatchKey.CPU)
+_COMPOSITE: Final = torch.DispatchKey.CompositeExplicitAutograd
 _OF_LIBRARIES: Final = tuple(
     name for name in ("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss") if hasattr(torch.ops.aten, name)
 )
@@ -143,7 +144,7 @@ def _to_copy(sim: Simulator) -> Callable[..., Tensor]:
     def _to_copy(self: Tensor, **kwargs: object) -> Tensor:
         device = kwargs.get("device")
         if device is None or torch.device(device).type != "cpu" or not kwargs.get("non_blocking"):
-            return torch.ops.aten._to_copy.default._op_dk(_COMPOSITE, self, **kwargs)  # type: ignore[no-any-return]
+            return torch_names._to_copy.default._op_dk(_COMPOSITE, self, **kwargs)  # type: ignore[no-any-return]
         # torch uses pinned memory here, which a CPU build does not have.
         like = torch.empty_like(
             sim.arena.twin(self), dtype=kwargs.get("dtype"), memory_format=kwargs.get("memory_format")

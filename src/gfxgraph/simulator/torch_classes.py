@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from gfxgraph import files
+from gfxgraph import files, torch_names
 from gfxgraph.simulator.device_memory import watch
 from gfxgraph.simulator.graph_nodes import Graph, GraphExec
 from gfxgraph.simulator.random_state import GeneratorState, ReplayDraw, SimGenerator
@@ -41,7 +41,7 @@ _EMPTY = (
     "or stream."
 )
 # 2.14 split capture_end in two, and the graph can be inspected in between.
-_TEMPLATE_LIVES_BETWEEN = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= (2, 14)
+_TEMPLATE_LIVES_BETWEEN = torch_names.version() >= (2, 14)
 _NO_TEMPLATE = (
     "No {label}Graph_t is available: either capture_end() has not been called, or the underlying {label}Graph_t was "
     "destroyed (keep_graph=false, and capture has been finalized)."
@@ -261,7 +261,7 @@ def _destructor(holdings: _Holdings) -> Any:
             # In a C++ destructor this ends the process.
             holdings.sim.crashes.append(f"~CUDAGraph: {error}")
 
-    with torch._C._DisableTorchDispatch():
+    with torch_names._DisableTorchDispatch():
         tensor = torch.empty(1, device="cpu")
     watch(tensor, destroy)
     return tensor

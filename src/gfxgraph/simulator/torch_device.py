@@ -29,6 +29,7 @@ from typing import Any, Final
 
 import torch
 
+from gfxgraph import torch_names
 from gfxgraph.errors import SimulatorError
 from gfxgraph.simulator.stream_guard import make_guard
 
@@ -87,11 +88,11 @@ class NativeDevice:
 
     def _install_guard(self, is_capturing: Callable[[int], bool]) -> None:
         names = _virtuals(_INCLUDE / "c10" / "core" / "impl" / "DeviceGuardImplInterface.h")
-        if not hasattr(torch._C, "_ensureCUDADeviceGuardSet"):
+        if torch_names._ensureCUDADeviceGuardSet is None:
             address, kept = make_guard(tuple(names), _address_of(_answer_one))
             if not address:
                 raise SimulatorError(
-                    "simulator_unsupported", feature="a guard that this torch lacks", where="torch._C"
+                    "simulator_unsupported", feature="a guard that this torch lacks", where="this torch"
                 )
             _keep_for_ever(*kept)
             self._guard_slot().value = address
@@ -102,7 +103,7 @@ class NativeDevice:
             _keep_for_ever(table, guard)
             self._guard_slot().value = ctypes.addressof(guard)
         stand_in = self._guard_slot().value
-        torch._C._ensureCUDADeviceGuardSet()
+        torch_names._ensureCUDADeviceGuardSet()
         if self._guard_before is None and self._guard_slot().value == stand_in:
             self._guard_slot().value = None
             raise SimulatorError("simulator_unsupported", feature="a CUDA device guard", where="this torch")

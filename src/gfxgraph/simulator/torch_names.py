@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from gfxgraph import torch_names
 from gfxgraph.simulator import codes
 from gfxgraph.simulator.allocator import Stat
 from gfxgraph.simulator.runtime import CallRefused
@@ -87,11 +88,11 @@ def _stream_names(sim: Simulator) -> dict[str, Any]:
     device = sim.device
 
     def get_current(index: int) -> tuple[int, int, int]:
-        return (torch._C._accelerator_getStream(0).stream_id, 0, CUDA_DEVICE_TYPE)
+        return (torch_names._accelerator_getStream(0).stream_id, 0, CUDA_DEVICE_TYPE)
 
     def set_stream(stream_id: int, device_index: int = 0, device_type: int = CUDA_DEVICE_TYPE) -> None:
         device.stream(stream_id)
-        torch._C._accelerator_setStream(
+        torch_names._accelerator_setStream(
             torch.Stream(stream_id=stream_id, device_index=0, device_type=CUDA_DEVICE_TYPE)
         )
 
@@ -192,7 +193,7 @@ def _memory_names(sim: Simulator) -> dict[str, Any]:
         "_construct_storage_from_data_pointer": storage_from_pointer,
         "_construct_CUDA_Tensor_From_Storage_And_Metadata": tensor_from_storage,
         # torch._inductor.cudagraph_trees imports it if there is a device.
-        "_cuda_CUDAAllocator_AllocatorState": getattr(torch._C, "_cuda_CUDAAllocator_AllocatorState", object),
+        "_cuda_CUDAAllocator_AllocatorState": torch_names._cuda_CUDAAllocator_AllocatorState or object,
     }
 
 

@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from gfxgraph import config
+from gfxgraph import _native, config, torch_names
 from gfxgraph.config import Activation, Config
 from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import ActivationError, ArgumentError, check_settings, member
@@ -36,7 +36,8 @@ def enable(
 ) -> None:
     """Replace ``torch.cuda.CUDAGraph`` by gfxgraph's class in this process.
 
-    Omitted arguments come from the environment. Calling it again with the same meaning does
+    Omitted arguments come from the environment. With a torch that lacks what captures need (``torch_names.py``) it
+    only warns. Calling it again with the same meaning does
     nothing, except that ``validate`` and ``debug``, if given, apply to graphs captured from then on.
 
     Args:
@@ -49,14 +50,17 @@ def enable(
 
     Raises:
         ActivationError: `no_torch`, `not_rocm_cpu_torch`, `not_rocm_cuda_torch`, `no_gpu`, `no_cuda_gpu`,
-            `torch_too_old`, `already_enabled_differently`; nothing is patched then.
+            `torch_too_old`, `other_gfxgraph`, `already_enabled_differently`; nothing is patched then.
         ConfigError: `bad_setting`, `bad_argument`.
+        GfxGraphError: `native_library_unusable`: what GFXGRAPH_LIB names does not load.
     """
     settings = _settings(config.load(), allow_cuda, validate, on_unsafe, simulate, debug, guard)
     check_settings(settings)
     torch = _import_torch()  # first: where the environment asks, its import switches the bridge on
     with bridge.lock:
         state = process.current()
+        if bridge.is_whole and torch_names.off.get("capture"):
+            return
         if state is not None and bridge.is_whole:
             _refuse_other_settings(state.settings, settings)
             _take_up(state, settings, validate, debug)
@@ -84,7 +88,7 @@ def _take_back() -> None:
     from gfxgraph.capture.undo import Undo, repair
 
     bridge.is_whole = False
-    problems = Undo([*bridge.undo, repair]).take_back()
+    problems = Undo([*bridge.undo, *([] if torch_names.why_off("capture") else [repair])]).take_back()
     bridge.undo.clear()
     for problem in problems:
         raise problem
@@ -169,7 +173,8 @@ def _enable(torch: Any, settings: Config) -> None:
             restore = Replaced()
             bridge.undo.append(restore.undo)
             simulator.install(settings.simulate, undo=restore)
-        _put_in_place(torch, settings, platform)
+        if not torch_names.why_off("capture"):
+            _put_in_place(torch, settings, platform)
         bridge.is_whole = True
     except BaseException:
         disable()
@@ -184,8 +189,7 @@ def _import_torch() -> Any:
         import torch
     except ImportError as error:
         raise ActivationError("no_torch", python=sys.executable, quote=str(error)) from error
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if version < OLDEST_TORCH:
+    if torch_names.version() < OLDEST_TORCH:
         raise ActivationError(
             "torch_too_old", torch_version=torch.__version__, minimum=".".join(map(str, OLDEST_TORCH))
         )
@@ -194,6 +198,11 @@ def _import_torch() -> Any:
 
 def _platform(torch: Any, settings: Config) -> str:
     """The platform of this process; raises before anything is patched."""
+    if settings.lib:
+        _native.open_library()  # one that the user names must load
+    other, folder = other_gfxgraph()
+    if other:
+        raise ActivationError("other_gfxgraph", version=other, folder=folder)
     if settings.simulate:
         return "simulator"
     build = Torch(torch.__version__, torch.version.hip or "", torch.version.cuda or "")
@@ -219,11 +228,6 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     from gfxgraph.reporting import inspect as inspection
 
     bridge.set_log_level(settings)
-    other, folder = other_gfxgraph()
-    if other:
-        process.log.warning(
-            "gfxgraph %s in %s is another project's; to remove it: pip uninstall gfxgraph", other, folder
-        )
     base = torch.cuda.graphs.CUDAGraph
     if platform == "simulator":
         simulation = simulator.active()

@@ -12,6 +12,9 @@ from gfxgraph.errors import check_settings
 PATH = Path(__file__).parent / "path"
 """Put first on PYTHONPATH: Python imports its ``sitecustomize`` when it starts."""
 
+REQUIRED = "GFXGRAPH_REQUIRED"
+"""Set for a program that was started to run with safe graphs: a process in which it cannot be on ends."""
+
 
 def program_environment(asked: Mapping[str, str]) -> tuple[dict[str, str], config.Config]:
     """Return this process's environment with ``asked`` and activation added, and the settings that result.
@@ -25,6 +28,7 @@ def program_environment(asked: Mapping[str, str]) -> tuple[dict[str, str], confi
     if not before.is_on:
         environment["GFXGRAPH"] = "1"
         environment.pop("SGLANG_DISABLE_GFXGRAPH", None)
+    environment[REQUIRED] = "1"
     # Activation looks for the GPU, which initializes its driver. vLLM forks its workers by default, and no forked
     # child survives an initialized driver; vLLM itself checks only whether torch has initialized the GPU.
     environment.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gfxgraph import torch_names
 from gfxgraph.process import bridge
 
 
@@ -16,7 +17,7 @@ def __getattr__(name: str) -> Any:
     from gfxgraph.capture.graph import bridged_class
     from gfxgraph.guard import guard
 
-    if bridge.is_enabled():
+    if bridge.is_enabled() or torch_names.why_off("capture"):
         return torch.cuda.CUDAGraph
     guard.fill()
     return bridged_class(torch.cuda.graphs.CUDAGraph)

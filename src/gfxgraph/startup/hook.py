@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import sys
 
+_warned: list[str] = []
+"""Why it could not be on, once said: torch's import and ours each ask."""
+
 
 def install_if_asked() -> None:
     """Arrange activation if the environment asks for it: now if torch is loaded, else when it is imported.
@@ -71,29 +74,43 @@ def torch_backend() -> None:
 
 
 def activate() -> None:
-    """Switch the bridge on as the environment says, or end the process with the reason why that is impossible.
+    """Switch the bridge on as the environment says; where that is impossible, warn, and let the program go on.
+
+    ``GFXGRAPH=1`` stands in images, whose build steps, tests and nodes without a GPU import torch, too.
 
     Raises:
-        SystemExit: status 2, after the reason was written to stderr, with its traceback if HGB_LOG_LEVEL is debug.
-            A program that was started to run with safe graphs must not run without them unnoticed.
+        SystemExit: status 2, with the reason on stderr, where the bridge is required: ``GFXGRAPH=require``, or a
+            program under ``gfxgraph run``, which must not run without safe graphs unnoticed.
     """
     # lazily: `import gfxgraph` must cost next to nothing
     from gfxgraph import config
     from gfxgraph.errors import GfxGraphError
     from gfxgraph.startup import stats_file
     from gfxgraph.startup.activation import activate_from_environment
+    from gfxgraph.startup.child_environment import REQUIRED
 
     try:
         activate_from_environment()
     except GfxGraphError as error:
-        if config.load().log_level is config.LogLevel.DEBUG:
+        settings, text = config.load(), str(error)
+        is_required = settings.activation is config.Activation.REQUIRE or bool(config.variables([REQUIRED]))
+        if settings.log_level is config.LogLevel.DEBUG:
             # lazily: for failures alone. Here, since once `import gfxgraph` has failed the error finds no text.
             import traceback
 
             traceback.print_exc()
-        else:
-            sys.stderr.write(f"{error}\n")
-        raise SystemExit(2) from None
+        elif is_required:
+            sys.stderr.write(f"{text}\n")
+        elif not _warned:
+            _warned.append(error.code)
+            first = text.partition("\n")[0]
+            sys.stderr.write(
+                f"gfxgraph: WARNING: not on in this process, which goes on without it: {first} "
+                f"(what to do: gfxgraph explain {error.code}; to end instead: GFXGRAPH=require)\n"
+            )
+        if is_required:
+            raise SystemExit(2) from None
+        return
     stats_file.register()
     if config.load().report:
         # lazily: it needs torch, and a process that is not watched pays nothing

@@ -262,8 +262,20 @@ def test_other_addresses_are_noticed(here):
     assert graphed.n_captures == 2 and here.n_evals == 2
 
 
-def test_arguments_that_keep_moving_run_eagerly_in_the_end(here, monkeypatch):
-    """New ones at every run: a graph for each until there were too many, and every result where the caller has it."""
+def test_an_input_that_keeps_moving_is_copied(here):
+    """A new input at every run: past four addresses it is copied to a fixed one, and the output stays the caller's."""
+    graphed, output, kept = here.graphed(), here.on_gpu(torch.zeros(N)), []
+    for seed in range(40):
+        params = here.params(seed) | {"main:#output_0": output}
+        kept.append(params)
+        here.check(graphed.run(params), params)
+        torch.testing.assert_close(here.read(output), here.wanted(params))
+    assert graphed.n_captures == 5 and here.n_evals == 5
+    assert graphed.why() == "1 graph, copying x"
+
+
+def test_outputs_that_keep_moving_run_eagerly_until_they_settle(here, monkeypatch):
+    """A graph for each until there were too many; every result where the caller has it; then a graph once more."""
     monkeypatch.setattr(migraphx_adapter, "MOST_CAPTURES", 6)
     graphed = here.graphed()
     kept = [here.params(seed) for seed in range(12)]
@@ -272,8 +284,11 @@ def test_arguments_that_keep_moving_run_eagerly_in_the_end(here, monkeypatch):
         here.migraphx.gpu_sync()
         assert result.data_ptr() == params["main:#output_0"].data_ptr()
         torch.testing.assert_close(here.read(params["main:#output_0"]), here.wanted(params))
-    assert graphed.n_captures == 6 and here.n_evals == 12
-    assert "same few addresses" in graphed.why()
+    assert graphed.n_captures == 6 and here.n_evals == 12 and "keep to a few addresses" in graphed.why()
+    for seed in range(40):
+        here.fill(params["x"], seed)
+        here.check(graphed.run(params), params)
+    assert graphed.n_captures == 7 and here.n_evals == 13 and "eager" not in graphed.why()
 
 
 def test_arguments_that_share_memory_go_on_sharing_it(here):

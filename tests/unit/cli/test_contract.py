@@ -75,8 +75,6 @@ port audit {d} --arch gfx9999
 port audit {d} --arch RDNA99
 port rule NOPE
 port rule capability-gat
-port plan {d} --arch nope
-port agent {d} --arch nope
 port fix {d} --arch nope
 port rule 目录
 port rule {n}
@@ -86,7 +84,6 @@ explain --list 700
 explain --lang=
 port audit {d} --arch=
 port audit {d} --arch=,
-port plan {d} --arch=,,
 port verify run {d} --golden {d}/binary.pt
 port verify run {d} --target {d}/build.py:build
 run --simulate --guard-limit= good.py
@@ -148,9 +145,6 @@ port verify record {d}/good.py:x --seed -1
 port verify run {d} --iterations 0
 port audit {d} extra
 port audit {d} --fly
-port plan {d} extra
-port plan --lang fr
-port agent {d} extra
 port rule a b
 port rules --lang fr
 port rules --fly
@@ -195,16 +189,13 @@ run --simulate --report {d}/good.py {d}/good.py
 explain /proc/self/mem
 report {d}/left --out=
 port fix {d}/cuda --unsafe --output {d}/nope/x.patch
-port agent {d} --gate {d}/nope.json
 explain nope/nope
 explain {d}/folder/
 run --simulate --report= {d}/good.py
 run --simulate --report={d}/new/ {d}/good.py
 port audit {n}
-port plan /dev/null
 port audit /dev/null
 port audit {d}/loop
-port agent {d} --gate {d}/folder
 port fix {d} --output {d}/folder
 port fix {d} --hipify=
 port fix {d} --hipify {d}/good.py
@@ -219,8 +210,6 @@ explain nope.log
 explain {d}/nope.txt
 explain {d}
 port audit {d}/nope
-port plan {d}/nope
-port agent {d}/nope
 port fix {d}/nope
 port verify record {d}/good.py:x --out {d}/nope/g.pt
 port verify run {d}/nope
@@ -270,13 +259,8 @@ port audit {d} --diff nope
 port audit {d}/binary.pt
 port audit {d}/left
 port audit {d}/cuda --max-bytes 1
-port plan {d}/bad.json
 port audit {d} --diff=--output=x
 port rule GFX
-port agent {d} --gate {d}/bad.json
-port agent {d} --gate {d}/list.json
-port agent {d} --gate {d}/binary.pt
-port agent {d} --gate {d}/deep.json
 port fix {d} --apply --dry-run
 port fix {d} --apply --output x.patch
 port fix {d} --dry-run --hipify out
@@ -494,7 +478,7 @@ def test_the_audit_says_which_extra_is_missing(call, monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *a: None if name == "tree_sitter" else real(name, *a)
     )
-    for line in ("port audit .", "port rules", "port rule GFX101", "port plan ."):
+    for line in ("port audit .", "port rules", "port rule GFX101", "port build ."):
         status, _, err = call(line)
         assert status == 2 and err.startswith("extra_missing: ") and "tree_sitter" in err and "[port]" in err
     assert call("port audit --help")[0] == 0
@@ -586,3 +570,14 @@ def test_quiet_says_nothing_where_all_is_well(tmp_path, source, status):
     plain, quiet = (CliRunner().invoke(cli, ["port", "audit", str(tmp_path), *more]) for more in ([], ["--quiet"]))
     assert (plain.exit_code, quiet.exit_code) == (status, status)
     assert plain.stdout and quiet.stdout == (plain.stdout if status else "")
+
+
+def test_the_tracker_is_that_of_the_packages_metadata(tmp_path, monkeypatch):
+    """Its address where pyproject gave one when the package was built; in words where none did."""
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert _contract.tracker("en") == "the tracker of this repository" and "跟踪器" in _contract.tracker("zh")
+    about = tmp_path / "gfxgraph_rocm-2.0.dist-info"
+    about.mkdir()
+    head = "Metadata-Version: 2.1\nName: gfxgraph-rocm\nVersion: 2.0\n"
+    (about / "METADATA").write_text(head + "Project-URL: Issues, https://example.org/a/issues\n")
+    assert _contract.tracker("en") == _contract.tracker("zh") == "https://example.org/a/issues"

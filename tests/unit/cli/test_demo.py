@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
+import re
+
 import pytest
 
-from gfxgraph.cli.demo import examples_folder, fallbacks, verdict
+from gfxgraph.cli.demo import DemoDevice, examples_folder, fallbacks, show, verdict
 
 # Prints what decode.py would, and leaves its statistics by the same way.
 PROGRAM = """
@@ -122,3 +125,16 @@ def test_examples_are_found_in_the_source_tree():
     folder = examples_folder()
     assert (folder / "char_model.py").is_file()
     assert (folder / "char_model.pt").stat().st_size <= 2_000_000
+
+
+def test_the_picture_in_the_documents_is_of_todays_screen(capsys):
+    """Each label and the closing sentence: after a change, python tools/make_picture.py."""
+    place = DemoDevice(is_simulated=True, sentence="", variables={})
+    result = {"eager_tokens_per_s": 5.0, "graphed_tokens_per_s": 32.0, "device": "", "texts_equal": True, "text": ""}
+    show(place, result, STATS)
+    printed = capsys.readouterr().out.splitlines()
+    picture = html.unescape((examples_folder().parent / "docs/images/demo.svg").read_text(encoding="utf-8"))
+    shown = " ".join(re.sub(r"<[^>]+>", " ", picture).split())
+    labels = [line[:16].strip() for line in printed if line[:16].strip() and "simulator" not in line]
+    assert len(labels) == 8 and [label for label in labels if label not in shown] == []
+    assert all(word in shown for word in printed[-1].replace(".", "").split())

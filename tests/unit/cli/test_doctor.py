@@ -122,3 +122,44 @@ def test_another_projects_gfxgraph_is_noticed(tmp_path):
     assert found("2.0.0") == []
     (finding,) = found("1.1.0")
     assert finding.state.value == "amber" and "1.1.0" in finding.en and str(tmp_path) in finding.zh
+
+
+def test_what_is_missing_has_its_fix_and_no_decision_is_said(tmp_path):
+    """Without torch and without an AMD GPU: what helps, the simulator among it; --why ends whole."""
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('not here', name='torch')\n")
+    plain = tmp_path / "none.json"
+    plain.write_text(json.dumps({"platform": "cuda", "torch": "2.13.0", "archs": []}))
+    done = gfxgraph("doctor", "--why", GFXGRAPH_ENVIRONMENT=str(plain), PYTHONPATH=path_with(tmp_path))
+    lines = done.stdout.splitlines()
+    missing = {"PyTorch is not installed": "pip install torch"}
+    if not os.path.exists("/dev/kfd"):
+        missing["no AMD GPU found"] = "gfxgraph run --simulate"
+    for said, fix in missing.items():
+        at = next((n for n, line in enumerate(lines) if said in line), None)
+        assert at is not None and fix in lines[at + 1], done.stdout
+    assert lines[-1].strip() and not lines[-1].startswith("decisions")
+
+
+def test_a_name_that_needs_torch_says_so(tmp_path):
+    """``gfxgraph.graphed`` without torch is our refusal, with what to install for a GPU and for none."""
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+    code = "import gfxgraph\ntry:\n    gfxgraph.graphed\nexcept gfxgraph.ActivationError as e:\n    print(e)\n"
+    environment = os.environ | {"PYTHONPATH": path_with(tmp_path), "GFXGRAPH_LANG": "en"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout.startswith("no_torch: ") and "whl/rocm" in done.stdout and "whl/cpu" in done.stdout, (
+        done.stderr
+    )
+
+
+def test_status_tells_a_setting_that_cannot_be():
+    """It judges nothing else; a simulator profile that does not exist, and a value out of range, are status 1."""
+    done = gfxgraph("status", GFXGRAPH_SIMULATE="nothing", GFXGRAPH_VRAM_CAP="7")
+    assert done.returncode == 1 and "gfxgraph environment report:" in done.stdout
+    assert "GFXGRAPH_SIMULATE=nothing, allowed: " in done.stderr and "GFXGRAPH_VRAM_CAP=7" in done.stderr
+    done = gfxgraph("status", "--json", GFXGRAPH_SIMULATE="hip")
+    assert done.returncode == 0 and "PyTorch  PyTorch" not in done.stdout and json.loads(done.stdout)["python"]
+
+
+def path_with(folder):
+    """PYTHONPATH with ``folder`` before this gfxgraph."""
+    return os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", ""), *sys.path[1:]])

@@ -130,7 +130,7 @@ def test_status_and_env_tell_what_is_here(tmp_path):
     by_name = {name: gfxgraph(name, HSA_OVERRIDE_GFX_VERSION="10.3.0") for name in ("status", "env")}
     assert {done.returncode for done in by_name.values()} == {0}
     assert by_name["status"].stdout == by_name["env"].stdout
-    assert "gfxGRAPH environment report:" in by_name["env"].stdout
+    assert "gfxgraph environment report:" in by_name["env"].stdout
     assert "HSA_OVERRIDE_GFX_VERSION 10.3.0" in by_name["env"].stdout
     told = json.loads(gfxgraph("status", "--json").stdout)
     assert list(told) == ["device", "torch", "accelerators", "engines", "python", "system", "variables"]

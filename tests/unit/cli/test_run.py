@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -193,7 +194,8 @@ def test_debug_shows_the_traceback_of_a_refusal(sandbox):
     )
     assert "Traceback" in done.stderr and "no_gpu" in done.stderr
     script = sandbox.script("import torch\nimport gfxgraph\n")  # without the entry point it is that import that fails
-    done = sandbox.python(script, GFXGRAPH="debug", TORCH_DEVICE_BACKEND_AUTOLOAD="0", STANDIN_REFUSES="1")
+    wanted = {"GFXGRAPH": "require", "HGB_LOG_LEVEL": "debug", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    done = sandbox.python(script, **wanted, STANDIN_REFUSES="1")
     assert done.returncode == 2 and "Traceback" in done.stderr and "  do:" in done.stderr, done.stderr
 
 
@@ -205,6 +207,21 @@ def test_what_is_not_there_is_refused(sandbox):
     assert done.returncode == 2 and "no-such-command-here" in done.stderr
     done = sandbox.gfxgraph("run", sandbox.script(""), GFXGRAPH_GUARD="9")
     assert done.returncode == 2 and done.stderr.startswith("bad_setting: ")
+
+
+def test_a_name_that_is_no_file_here_is_a_command(sandbox):
+    """``run vllm serve M`` and ``run python a.py`` are run as typed; a file of that name here is the script."""
+    script = sandbox.script(SHOW)
+    tool = sandbox.folder / "bin" / "serve-a-model"
+    tool.parent.mkdir()
+    tool.write_text(f"#!{sys.executable}\n" + SHOW)
+    tool.chmod(0o755)
+    path = f"{tool.parent}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for line in ([Path(sys.executable).name, script], ["serve-a-model", "M", "--port", "1"]):
+        done = sandbox.gfxgraph("run", *line, PATH=path)
+        assert (done.stdout, done.returncode) == ("on 1\n", 0), (line, done.stderr)
+    sandbox.script("print('the file')", "serve-a-model")
+    assert sandbox.gfxgraph("run", "serve-a-model", PATH=path).stdout == "the file\n"
 
 
 @pytest.mark.parametrize(

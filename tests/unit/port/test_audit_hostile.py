@@ -278,7 +278,10 @@ def test_depth_and_dotted_keys_are_counted_first(run: Run) -> None:
 
 def test_conditionals_of_recipes_are_counted(run: Run) -> None:
     """A recipe nested beyond what people read is named with the figure, and costs neither memory nor time."""
-    files = {"Makefile": "ifdef A\n" * 30_000 + "\tnvcc x.cu\n" * 30_000, "CMakeLists.txt": "if(" * 20_000}
+    files = {
+        "Makefile": "ifdef A\n" * 30_000 + "\thipcc --offload-arch=gfx90a\n" * 30_000,
+        "CMakeLists.txt": "if(" * 20_000,
+    }
     report = run({**files, "pyproject.toml": "a = " + "[" * 30_000})
     said = {s.path: s.detail for s in report.skipped}
     assert said["Makefile"] == "line 65: more than 64 conditionals within each other"

@@ -17,7 +17,7 @@ from gfxgraph.port.build import compiler as compiling
 from gfxgraph.port.build import judge as judging
 from gfxgraph.port.build.compiler import Compiler, parse
 from gfxgraph.port.build.units import read_tree, units_of
-from gfxgraph.port.fix import compat, run
+from gfxgraph.port.fix import compat, compiled, run
 from gfxgraph.port.fix import loop as looping
 from tests.unit.port.conftest import write
 
@@ -94,6 +94,12 @@ def test_missing_headers_are_not_the_codes_fault(
     monkeypatch.setattr(judging, "compile_unit", said)
     verdict = judging.judge(str(tmp_path / "r"), fake, TABLE)
     assert verdict.states == {"a.cu": "missing", "b.cu": "fails"} and list(verdict.headers) == ["gtest/gtest.h"]
+    (tmp_path / "r/b.cu").unlink()
+    built = CliRunner().invoke(command, ["build", str(tmp_path / "r")])
+    assert built.exit_code == 1 and "0 of 1 units compile; 1 not judged" in built.output
+    # The library is installed: the verdict is asked for anew.
+    monkeypatch.setattr(judging, "compile_unit", lambda *_: (True, []))
+    assert CliRunner().invoke(command, ["build", str(tmp_path / "r")]).exit_code == 0
 
 
 def test_the_loop_answers_what_the_compiler_names(tmp_path: Path, fake: Compiler) -> None:
@@ -111,9 +117,67 @@ def test_the_loop_answers_what_the_compiler_names(tmp_path: Path, fake: Compiler
     assert built.exit_code == 0 and json.loads(built.output)["states"] == {"src/a.cu": "compiles"}
 
 
+def test_an_edit_by_which_a_unit_stops_compiling_is_withdrawn(tmp_path: Path, fake: Compiler) -> None:
+    """Of two edits in one file the good one stays; the other is refused with the reason."""
+    (tmp_path / "clang.py").write_text(
+        "import sys\nsource = sys.argv[-1]\ntext = open(source).read()\n"
+        "if '__HIP_DEVICE_COMPILE__' in text:\n    sys.exit(f\"{source}:3:14: error: no such function\")\n"
+    )
+    text = (
+        "#include <cuda_runtime.h>\n#if defined(__CUDACC__)\nint gpu;\n#endif\n__global__ void k(int* infos) {\n"
+        "#if defined(__CUDA_ARCH__)\n  infos[0] = 1;\n#else\n  infos[0] = 0;\n#endif\n}\n"
+    )
+    write(tmp_path / "r", {"a.cu": text, "CMakeLists.txt": "project(d LANGUAGES CUDA)\n"})
+    done = CliRunner().invoke(command, ["fix", str(tmp_path / "r"), "--loop", "--apply", "--json"])
+    data = json.loads(done.output)
+    assert data["units"]["after"]["compile"] == 1, done.output
+    assert [r["reason"] for r in data["refused"]] == ["withdrawn: a unit stops compiling"]
+    new = (tmp_path / "r/a.cu").read_text()
+    assert "__HIP_DEVICE_COMPILE__" not in new and "#if defined(__CUDACC__) || defined(__HIPCC__)" in new
+
+
+def _said(text: str, line: int, *notes: tuple[str, int, str], path: str = "a.cu") -> judging.CompilerFinding:
+    return judging.CompilerFinding("does not compile", path, line, 1, text, ("host",), (path,), notes)
+
+
+def test_definitions_take_the_space_of_their_declaration() -> None:
+    """What the definition lacks of the declaration's attributes, behind ``template``; a type above stays."""
+    text = "float S::f(int x) { return x; }\ntemplate <class T> T g(T x) { return x; }\n\nint\nk(int)\n"
+    both = "__host__ function 'f' cannot overload __host__ __device__ function 'f'"
+    new, done = compiled.edit("a.cu", text, [_said(both, 1), _said(both, 2), _said(both, 5)])
+    assert new.split("\n")[:2] == [
+        "__host__ __device__ float S::f(int x) { return x; }",
+        "template <class T> __host__ __device__ T g(T x) { return x; }",
+    ]
+    assert [line for line, _ in done] == [1, 2] and new.endswith("int\nk(int)\n")
+
+
+def test_brackets_of_a_launch_are_joined() -> None:
+    """`k << <1, 2 >> > (x)` is a launch for nvcc alone; a shift of a template's closing stays."""
+    text = "void f() {\n  k << <1, 1024 >> > (x);\n  auto v = a >> b;\n}\n"
+    new, _ = compiled.edit("a.cu", text, [_said("expected expression", 2), _said("expected expression", 3)])
+    assert new == "void f() {\n  k <<<1, 1024 >>> (x);\n  auto v = a >> b;\n}\n"
+
+
+def test_an_operator_that_amd_has_already_is_left_out_for_amd() -> None:
+    """Only one that works element by element; another meaning stays, and stays a finding."""
+    add = "inline void operator+=(float3 &a, float3 b)\n{\n  a.x += b.x; a.y += b.y; a.z += b.z;\n}\n"
+    turn = "inline void operator*=(float4 &a, float4 b) { a = quaternion(a, b); }\n"
+    sign = "use of overloaded operator '{}' is ambiguous (with operand types 'float3' and 'float3')"
+    amd = ("/opt/rocm/include/hip/amd_detail/amd_hip_vector_types.h", 511, "candidate function")
+    said = [
+        _said(sign.format("+="), 9, amd, ("v.h", 1, "candidate function")),
+        _said(sign.format("*="), 9, amd, ("v.h", 5, "candidate function")),
+    ]
+    assert compiled.places(said[0]) == ["a.cu", "v.h"]
+    new, _ = compiled.edit("v.h", add + turn, said)
+    gate = "#if !defined(__HIP_PLATFORM_AMD__)  // AMD's headers have it\n"
+    assert new == gate + add + "#endif\n" + turn
+
+
 def test_findings_name_the_rule_and_the_edit(tmp_path: Path, fake: Compiler) -> None:
     """A diagnostic is a finding of kind "does not compile"; verdicts are kept by content."""
-    write(tmp_path / "r", {"a.cu": "T::Inner x = __shfl_sync(0xffffffff, 1, 0);\n"})
+    write(tmp_path / "r", {"a.cu": 'T::Inner x; void f() { asm("trap;"); }\n'})
     done = CliRunner().invoke(command, ["build", str(tmp_path / "r"), "--json"])
     (finding,) = json.loads(done.output)["findings"]
     assert done.exit_code == 1 and (finding["kind"], finding["line"], finding["column"]) == ("does not compile", 1, 1)
@@ -121,6 +185,18 @@ def test_findings_name_the_rule_and_the_edit(tmp_path: Path, fake: Compiler) -> 
     (tmp_path / "clang.py").write_text("raise SystemExit(9)")
     again = CliRunner().invoke(command, ["build", str(tmp_path / "r"), "--json"])
     assert json.loads(again.output) == json.loads(done.output)
+
+
+def test_one_list_has_what_no_compiler_knows(tmp_path: Path, fake: Compiler) -> None:
+    """Rules stand in the build's list, in its form, behind what does not compile; a line is said once."""
+    torch = 'import torch\nf = torch.compile(g, mode="reduce-overhead")\n'
+    write(tmp_path / "r", {"a.cu": 'T::Inner x; void f() { asm("trap;"); }\n', "n.py": torch})
+    data = json.loads(CliRunner().invoke(command, ["build", str(tmp_path / "r"), "--json"]).output)
+    first, second = data["findings"]
+    assert (first["kind"], first["code"]) == ("does not compile", "inline-ptx")
+    assert (second["kind"], second["path"], second["line"]) == ("a rule: runs and is wrong", "n.py", 2)
+    assert first.keys() <= second.keys() and second["why"] and second["do"]
+    assert CliRunner().invoke(command, ["skill"]).output.startswith("---\nname: port-cuda-to-rocm")
 
 
 def test_without_a_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +269,10 @@ def test_what_hip_lacks_is_included_by_a_torch_extension(tmp_path: Path) -> None
     rows = made["csrc/k.cu"].new.splitlines()
     assert rows[1:4] == ["#if defined(USE_ROCM) && defined(__HIPCC__)",
                          '#include "../hip_compat/include/cuda_functions.h"', "#endif"]  # fmt: skip
-    assert made["hip_compat/include/cuda_functions.h"].new.endswith("#define __vsubss4 cuda_to_hip__vsubss4\n")
+    assert made["hip_compat/include/cuda_functions.h"].new.endswith(
+        "#define __vsubss4 cuda_to_hip__vsubss4\n#endif\n"
+    )
+    assert "hip_compat/include/cuda_warp.h" in made
     assert "csrc/own.cu" not in made
     ours = '#include "../hip_compat/include/cooperative_groups/reduce.h"'
     assert made["csrc/r.cu"].new == f"#if defined(USE_ROCM)\n{ours}\n#else\n{reduce}#endif\n"

@@ -72,7 +72,7 @@ class _Torch:
         self.version = type("version", (), {"hip": hip, "cuda": None if hip else "12.4"})
 
 
-SHUFFLE = "__global__ void k(int* o) { o[0] = __shfl_sync(0xffffffff, o[0], 0); }\n"
+PTX = '__global__ void k(int* o) { asm("trap;"); }\n'
 
 
 SETUP = """from setuptools import setup
@@ -132,7 +132,7 @@ def test_the_folder_that_stands_in_for_the_toolkit(tmp_path: Path) -> None:
     assert "#define cudaMallocHost hipHostMalloc\n" in header and "cudaFree" not in header
     assert "#define cudaMemcpyToSymbol hipMemcpyToSymbol\n" in header
     assert '#include "cuda_to_hip.h"' in made["hip_compat/include/cuda_runtime.h"].new
-    assert "namespace cub = hipcub;" in made["hip_compat/include/cub/cub.cuh"].new
+    assert '#include "../cub_to_hip.h"' in made["hip_compat/include/cub/cub.cuh"].new
     assert "src/a.cpp" not in made
     assert "ifdef USE_HIP\nNVCC := $(CURDIR)/hip_compat/bin/nvcc\nendif" in made["Makefile"].new
     assert "CUDA := $(CURDIR)/hip_compat\n" in made["Makefile"].new
@@ -166,29 +166,26 @@ def test_suggested_means_that_a_diff_can_be_had() -> None:
 
 def test_fix_says_what_it_leaves(tmp_path: Path) -> None:
     """Every finding without an edit is named with its reason, every precondition with its rule."""
-    files = {"k.cu": SHUFFLE, "m.py": f"{GATE}bf16 = cap >= (8, 0)\n", "w.cu": "#define WARP_SIZE 32\n"}
+    files = {"k.cu": PTX, "m.py": f"{GATE}bf16 = cap >= (8, 0)\n", "CMakeLists.txt": CMAKE}
     write(tmp_path, files)
     output = (
         CliRunner().invoke(command, ["fix", str(tmp_path), "--unsafe", "--output", str(tmp_path / "p.patch")]).output
     )
-    assert re.search(r"check GFX301 \(1\): only device code reads it", output)
+    assert re.search(r"check build \(1\): CMake 3.21", output)
     assert re.search(r"left GFX101 capability-gate \(1\): .*a decision", output)
-    assert re.search(r"left GFX303 sync-mask-32 \(\d\): no diff for this: ", output)
+    assert re.search(r"left GFX202 inline-ptx \(\d\): PTX that no function of the stand-in", output)
 
 
-def test_widths_are_wide_on_amd_only(tmp_path: Path) -> None:
-    """A constant of 32 gets an arm for HIP; NVIDIA's line stays."""
-    made = only(
-        tmp_path, "k.cu", "#define WARP_SIZE 32\n__global__ void k(int* o) { o[threadIdx.x % WARP_SIZE] = 0; }\n"
+def test_lanes_and_their_masks_come_from_the_toolkit(tmp_path: Path) -> None:
+    """A lane's number and masks are read by the toolkit's functions on AMD; other PTX and a value of nvcc's stay."""
+    text = (
+        "__device__ unsigned f() {\n  unsigned x;\n"
+        '  asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(x));\n  return x;\n}\n'
+        "#ifdef __CUDA_ARCH__\nint a = __CUDA_ARCH__;\n#endif\n"
     )
-    assert "#define WARP_SIZE 64" in made.new
-    assert gate.check("k.cu", made.old, made.new).passes
-    assert all(e.needs for e in made.applied)
-
-
-def test_a_width_that_more_depends_on_is_left(tmp_path: Path) -> None:
-    """Where host code reads the constant nothing is written, and it says why."""
-    text = "#define WARP_SIZE 32\nint f(int n) { return n / WARP_SIZE; }\n__global__ void k(int* o) {}\n"
-    made = only(tmp_path, "k.cu", text)
-    assert any("host code" in r.reason for r in made.refused)
-    assert "#if defined(__HIP_PLATFORM_AMD__)\n" not in made.new and "__GFX9__" not in made.new
+    made = only(tmp_path, "k.cu", text + PTX)
+    assert "#if defined(__HIP_PLATFORM_AMD__)\n  x = cuda_lanemask_lt();\n#else\n  asm volatile" in made.new
+    assert gate.check("k.cu", made.old, made.new).passes and "__HIP_DEVICE_COMPILE__" not in made.new
+    assert {r.reason.partition(":")[0] for r in made.refused} == {
+        "PTX that no function of the stand-in toolkit replaces", "its value is used",
+    }  # fmt: skip

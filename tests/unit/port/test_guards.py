@@ -85,7 +85,7 @@ def test_architecture_guards_keep_the_others(run: Run) -> None:
 )
 def test_width_comes_from_the_table(run: Run, arch: str, expected: bool) -> None:
     """A warp of 32 is wrong on 64-lane architectures only, whoever made the card."""
-    report = run({"k.cu": "#define WARP_SIZE 32\n__global__ void k() {}\n"}, arch=arch)
+    report = run({"k.hip.h": "#include <hip/hip_runtime.h>\n#define WARP_SIZE 32\n"}, arch=arch)
     assert ("warp-size-32" in codes(report)) is expected
 
 
@@ -109,9 +109,9 @@ def test_every_arm_is_parsed(run: Run) -> None:
     """An arm that cuts through a statement is still read, and each arm is judged by itself."""
     text = (
         "__device__ float f(float v) {\n#ifdef FAST\n  if (v > 0) {\n#else\n  {\n"
-        "    v += __shfl_xor_sync(0xffffffff, v, 1);\n#endif\n  }\n  return v;\n}\n"
+        '    asm("trap;");\n#endif\n  }\n  return v;\n}\n'
     )
-    assert [f.line for f in run({"k.cu": text}).findings if f.code == "sync-mask-32"] == [6]
+    assert [f.line for f in run({"k.cu": text}).findings if f.code == "inline-ptx"] == [6]
 
 
 def test_macros_are_closed_over_headers(run: Run) -> None:

@@ -28,11 +28,11 @@ print(bridged, explains, sorted(name for name in sys.modules if name.startswith(
 def installed(tmp_path):
     """Runs a program that never imports gfxgraph, in an environment that has it; returns what it printed."""
     folder = tmp_path / "site"
-    about = folder / "gfxgraph-0.0.dist-info"
+    about = folder / "gfxgraph_rocm-0.0.dist-info"
     about.mkdir(parents=True)
     (folder / "gfxgraph").symlink_to(ROOT / "src" / "gfxgraph")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: gfxgraph\nVersion: 0.0\n")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: gfxgraph-rocm\nVersion: 0.0\n")
     points = project["entry-points"]["torch.backends"]
     (about / "entry_points.txt").write_text("[torch.backends]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()))
 
@@ -66,12 +66,15 @@ def test_a_program_that_enables_it_as_well_has_one_bridge(installed):
     assert (code, said.split()[0]) == (0, "True"), errors
 
 
-def test_where_it_cannot_be_the_process_ends(installed):
-    """As below ``gfxgraph run``: a program that asked must not run without, and look as if it had been."""
+def test_where_it_cannot_be_the_process_goes_on_unless_it_is_required(installed):
+    """An image with GFXGRAPH=1 still builds and tests itself, with one line; ``require`` ends with status 2."""
     if torch.version.cuda or torch.version.hip:
         pytest.skip("this torch is not a CPU build")
-    code, _, errors = installed(GFXGRAPH="1")
-    assert code == 2 and "not_rocm_cpu_torch" in errors
+    code, said, errors = installed("import torch, gfxgraph\n" + PROGRAM, GFXGRAPH="1")
+    assert (code, said.split()[0]) == (0, "False")
+    assert errors.count("\n") == 1 and "not_rocm_cpu_torch" in errors and "GFXGRAPH=require" in errors
+    code, said, errors = installed(GFXGRAPH="require")
+    assert (code, said) == (2, "") and errors.startswith("not_rocm_cpu_torch")
 
 
 def test_torchs_own_switch_is_heard(installed):

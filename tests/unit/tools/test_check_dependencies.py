@@ -98,7 +98,7 @@ def test_the_wheel_installs_and_says_what_it_is(wheels, tmp_path):
     program = """if True:
         import importlib.metadata, gfxgraph
         from gfxgraph.cli.main import cli
-        about = importlib.metadata.metadata("gfxgraph")
+        about = importlib.metadata.metadata("gfxgraph-rocm")
         has_native = "native" in about.get_all("Provides-Extra")
         print(about["Name"], about["Requires-Python"], about["License-Expression"], has_native)
         print(gfxgraph.__file__, gfxgraph.explain("hipErrorOutOfMemory").code)
@@ -109,7 +109,7 @@ def test_the_wheel_installs_and_says_what_it_is(wheels, tmp_path):
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, cwd=tmp_path
     )
     first, second, third = done.stdout.splitlines()
-    assert first == "gfxgraph >=3.11 MIT False"
+    assert first == "gfxgraph-rocm >=3.11 MIT False"
     assert second == f"{tmp_path}/gfxgraph/__init__.py out_of_memory" and "2.0" in third
 
 

@@ -68,3 +68,11 @@ def test_a_mutants_tests_are_those_that_run_its_line(monkeypatch, tmp_path):
     monkeypatch.setattr(mutate, "_executed", lambda folder: executed)
     near = [mutate.nearest_tests(mutate.Mutant("a.py", line, "", 0, 0, ""), tmp_path) for line in (4, 5)]
     assert near == [["own.py", "wide.py"], []]
+
+
+def test_measuring_without_the_package_that_measures_is_refused(monkeypatch, tmp_path):
+    """It would run every test and have measured nothing."""
+    monkeypatch.setattr(mutate.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="pip install coverage"):
+        mutate.cover(tmp_path / "kept", ["core"], 1)
+    assert not (tmp_path / "kept").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -15,21 +16,41 @@ URL = "https://example.org/a/b"
 
 @pytest.fixture(scope="module")
 def release():
+    sys.path.append(str(ROOT / "tools"))
     spec = importlib.util.spec_from_file_location("release", ROOT / "tools/release.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "native/pyproject.toml"])
-def test_an_address_is_in_the_metadata_only_where_it_is_given(release, tmp_path, name):
-    """Authors, keywords and classifiers are there in any case."""
-    plain = tomllib.loads((ROOT / name).read_text(encoding="utf-8"))["project"]
-    assert "urls" not in plain and plain["authors"] and plain["keywords"] and plain["classifiers"]
-    copy = tmp_path / "pyproject.toml"
-    copy.write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
-    release.add_urls(copy, URL)
-    assert tomllib.loads(copy.read_text(encoding="utf-8"))["project"]["urls"]["Repository"] == URL
+def test_one_address_in_pyproject_is_the_address_of_both_packages(release, tmp_path, monkeypatch):
+    """None while pyproject has none; set once there, the native package has the same."""
+    (tmp_path / "native").mkdir()
+    for name in ("pyproject.toml", "native/pyproject.toml"):
+        (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    assert release.address() == ""
+    text = (tmp_path / "pyproject.toml").read_text(encoding="utf-8")
+    setting = "".join(re.findall(r"^# (\[project.urls\]\n)# (.*\n)# (.*\n)", text, re.MULTILINE)[0])
+    text = text.replace("[project.optional-dependencies]", setting + "[project.optional-dependencies]", 1)
+    (tmp_path / "pyproject.toml").write_text(text.replace("https://HOST/OWNER/gfxgraph", URL), encoding="utf-8")
+    assert release.address() == URL
+    native = tmp_path / "native/pyproject.toml"
+    release.add_urls(native)
+    found = tomllib.loads(native.read_text(encoding="utf-8"))["project"]["urls"]
+    assert found == {"Repository": URL, "Issues": f"{URL}/issues"}
+
+
+def test_a_python_of_each_supported_version_is_tried(release, monkeypatch, tmp_path):
+    """Those that the classifiers name; where one is missing, the release says which and ends."""
+    monkeypatch.delenv("PYTHONS", raising=False)
+    monkeypatch.setattr(release, "answers", lambda python: True)
+    monkeypatch.setattr(release.shutil, "which", lambda name: f"/{name}")
+    assert release.supported() == ["/python3.11", "/python3.12", "/python3.13"]
+    monkeypatch.setattr(release.shutil, "which", lambda name: "" if name == "python3.12" else f"/{name}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(SystemExit, match=r"no Python 3\.12 here"):
+        release.supported()
 
 
 def test_readmes_links_work_on_a_package_index(release):

@@ -24,12 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
 from gfxgraph.callables.captured import Padded, Route
 from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.padding.rows import DimVerdict, PaddingRefusal, Trace, rows_independent
 from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
-from gfxgraph.callables.trace.dynamo import Calls, Frontend
+from gfxgraph.callables.trace.dynamo import Calls, Frontend, returned
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.replay.validation import is_near
@@ -155,7 +156,7 @@ class Judge:
         copies = [dense_copy(t, s) if s not in (None, t.size()) else t for t, s in zip(call.tensors, bucketed.sizes)]
         found = self._verdict(call, copies, dims, bucketed)
         if isinstance(found, PaddingRefusal):
-            return self._run(*call.args, **call.kwargs), found
+            return returned(call.kwargs, self._run(*call.args, **call.kwargs)), found
         names = argument_paths(self._fn, call.args, call.kwargs)
         for i in found.written:
             if copies[i] is call.tensors[i]:
@@ -174,8 +175,11 @@ class Judge:
             traced.append(world)
             return result
 
+        def own() -> Any:
+            return returned(call.kwargs, self._run(*call.args, **call.kwargs))
+
         outside: list[Tensor] = getattr(call.world, "written", [])
-        compared = compare(lambda: self._run(*call.args, **call.kwargs), in_bucket, outside, written, call.device)
+        compared = compare(own, in_bucket, outside, written, call.device)
         if compared.problem:
             return compared.result, PaddingRefusal(compared.problem)
         if traced[0] is not None and traced[0].why_pieces:
@@ -214,6 +218,8 @@ class Judge:
         Args:
             copies: the call's tensors, at the bucket's size.
         """
+        if torch_names.why_off("padding"):
+            return PaddingRefusal(torch_names.why_off("padding"), is_final=True)
         try:
             there = self._in_bucket(*_with_tensors(call, copies))
         except PaddingRefusal as refusal:

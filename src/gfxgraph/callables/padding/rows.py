@@ -29,15 +29,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
-from torch.utils._pytree import tree_flatten, tree_leaves
 
+from gfxgraph import torch_names
 from gfxgraph.callables.inputs import dense_strides, dim_order
 from gfxgraph.callables.padding.rules import (
     RULES,
@@ -123,7 +116,7 @@ _WHOLE = frozenset(
 """Operations that are judged as one: torch takes them apart by sizes and strides, or by kernels of one device."""
 
 
-class Trace(FakeTensorMode):
+class Trace(torch_names.FakeTensorMode):  # type: ignore[misc, valid-type]
     """One run: each operation as it reaches the fake tensors, after decomposition."""
 
     def __init__(self) -> None:
@@ -151,13 +144,13 @@ class Trace(FakeTensorMode):
             PaddingRefusal: it fails at this size, or does something that fake tensors cannot.
         """
         with Waiting():
-            real = [isinstance(each, Tensor) and not isinstance(each, FakeTensor) for each in inputs]
+            real = [isinstance(each, Tensor) and not isinstance(each, torch_names.FakeTensor) for each in inputs]
             inputs = [self.like(each) if is_real else each for each, is_real in zip(inputs, real)]
             self.inputs = dict(zip(names or range(len(inputs)), inputs))
             call = fx.Interpreter(call).run if isinstance(call, fx.GraphModule) else call
             try:
                 # Below autograd: above it, C++ takes whole operations apart.
-                with enable_python_dispatcher(), torch._C._AutoDispatchBelowAutograd():
+                with torch_names.enable_python_dispatcher(), torch_names._AutoDispatchBelowAutograd():
                     with fx.traceback.preserve_node_meta(), self:
                         self._is_recording = True
                         self.results = call(*inputs)
@@ -172,18 +165,18 @@ class Trace(FakeTensorMode):
         if not self._is_recording or getattr(func, "namespace", "") == "prim":  # prim: queries a device or layout
             return super().__torch_dispatch__(func, types, args, kwargs)
         stack_trace = fx.traceback.get_current_meta().get("stack_trace")
-        if isinstance(func, torch._ops.OpOverload):
+        if isinstance(func, torch_names.OpOverload):
             if func._can_decompose() and func not in _WHOLE:
                 with self:
                     out = func.decompose(*args, **kwargs)
                 if out is not NotImplemented:
                     return out
-            if any(not isinstance(t, FakeTensor) for t in _written_by(func, args, kwargs)):
+            if any(not isinstance(t, torch_names.FakeTensor) for t in _written_by(func, args, kwargs)):
                 raise PaddingRefusal.by(Cause(_name(func), stack_trace, Why.OUTSIDE))
         self._is_recording = False  # operations run by an operation's fake implementation are part of it
         try:
             out = super().__torch_dispatch__(func, types, args, kwargs)
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        except (torch_names.DataDependentOutputException, torch_names.DynamicOutputShapeException) as error:
             raise PaddingRefusal.by(Cause(_name(func), stack_trace, Why.READS)) from error
         finally:
             self._is_recording = True
@@ -245,7 +238,10 @@ class _Rows:
         n_common = min(len(self.own.tape), len(self.bucket.tape))
         for rest in (*self.own.tape[n_common:], *self.bucket.tape[n_common:]):
             raise PaddingRefusal.by(Cause(_name(rest.op), rest.stack_trace, Why.OTHER))
-        (results, mine), (others, theirs) = tree_flatten(self.own.results), tree_flatten(self.bucket.results)
+        (results, mine), (others, theirs) = (
+            torch_names.tree_flatten(self.own.results),
+            torch_names.tree_flatten(self.bucket.results),
+        )
         if mine != theirs:
             raise PaddingRefusal.by(Cause("result", None, Why.RETURNS))
         for pair in zip(results, others):
@@ -283,8 +279,8 @@ class _Rows:
         if entry.op is not other.op or len(entry.leaves) != len(other.leaves):
             raise PaddingRefusal.by(Cause(_name(entry.op), entry.stack_trace, Why.OTHER))
         leaves = [*zip(entry.leaves, other.leaves)]
-        if not isinstance(entry.op, torch._ops.OpOverload):
-            given = [tree_leaves((each.args, each.kwargs)) for each in (entry, other)]
+        if not isinstance(entry.op, torch_names.OpOverload):
+            given = [torch_names.tree_leaves((each.args, each.kwargs)) for each in (entry, other)]
             cause = Cause(str(entry.op), entry.stack_trace, Why.NO_RULE)
             pairs = [self._pair(*pair) for pair in zip(*given)]
             if any(not v.is_free if isinstance(v, Value) else differs(v) for v in pairs):
@@ -415,13 +411,17 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 def _constant(one: Tensor, other: Tensor) -> Value:
     """A tensor that is no argument and that no recorded operation made."""
     is_same = one is other
-    if not isinstance(one, FakeTensor) and not isinstance(other, FakeTensor) and one.numel() <= _MOST_COMPARED:
+    if (
+        not isinstance(one, torch_names.FakeTensor)
+        and not isinstance(other, torch_names.FakeTensor)
+        and one.numel() <= _MOST_COMPARED
+    ):
         is_same = is_same or (one.shape, one.dtype) == (other.shape, other.dtype) and one.tolist() == other.tolist()
     return Value(tuple(one.shape), one.dtype, unknown=None if is_same else Cause("a constant", None, Why.SIZE))
 
 
 def _name(op: Any) -> str:
-    return str(op._schema.name) if isinstance(op, torch._ops.OpOverload) else str(op)
+    return str(op._schema.name) if isinstance(op, torch_names.OpOverload) else str(op)
 
 
 def _home(tensor: Tensor) -> int:

@@ -28,7 +28,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from gfxgraph import torch_names
 
 _HALVES = (torch.float16, torch.bfloat16)
 _ARITHMETIC = {"add", "sub", "mul"}
@@ -225,7 +226,7 @@ def _name(node: fx.Node) -> str:
 
 
 def _is_plain(target: Any) -> bool:
-    return getattr(target, "__module__", "") in ("_operator", "torch", "torch._C._VariableFunctions") or (
+    return getattr(target, "__module__", "") in ("_operator", "torch", torch_names.OF_FUNCTIONS) or (
         getattr(torch, getattr(target, "__name__", ""), None) is target
     )
 
@@ -273,7 +274,7 @@ def _measured(
     op: Any = operator.truediv if name in _DIVISIONS else getattr(operator, name)
     eager: Any = op if at else lambda x, n: op(n, x)
     forms = (_DIVIDED if at else _DIVIDING) if name in _DIVISIONS else (lambda x, n: eager(x, n.to(x.dtype)),)
-    with torch.no_grad(), _disable_current_modes():
+    with torch.no_grad(), torch_names._disable_current_modes():
         x = torch.linspace(-3, 5, 4099, device=device).mul(1 if given.is_floating_point else 99).to(given)
         numbers = torch.tensor(_TRIED[is_float], dtype=torch.float64 if is_float else torch.int64)
         for wide in dict.fromkeys((dtype, torch.float32) if dtype in _HALVES else (dtype,)):
@@ -284,7 +285,7 @@ def _measured(
     return None
 
 
-class _OnlyComputing(TorchDispatchMode):
+class _OnlyComputing(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
     """Refuses what draws, and what reads the tensor back to make a number of it."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -298,7 +299,7 @@ def _has_the_same_bits(
     op: str, target: Any, at: Any, kinds: Any, rest: Any, dtype: torch.dtype, is_float: bool, device: torch.device
 ) -> bool:
     """Whether an operation gives the same with a number and with a tensor in its place: ``dtype`` is the result's."""
-    with torch.no_grad(), _disable_current_modes():
+    with torch.no_grad(), torch_names._disable_current_modes():
         numbers = torch.tensor(_TRIED[is_float], dtype=torch.float64 if is_float else torch.int64)
 
         def made(n: Any) -> Tensor:

@@ -24,9 +24,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from gfxgraph import torch_names
 from gfxgraph.callables.captured import CapturedCallable, Options
 from gfxgraph.callables.graphed import MOST_HOST_VALUES, Graphed
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key, what_changed
@@ -89,6 +88,7 @@ class Region(CapturedCallable):
     ) -> None:
         kind = "backward" if is_backward else "inference" if is_inference else "forward"
         super().__init__(name or f"compiled {kind} {len(_regions)}")
+        self.why_eager = torch_names.why_off("compiled regions")
         self.mutated = frozenset(mutated)
         self.run = functools.partial(_run, model, self.mutated, alignment)
         """The callable itself, with misaligned inputs copied."""
@@ -300,7 +300,12 @@ def _run(model: Boxed, mutated: frozenset[int], alignment: int, inputs: list[Any
     one, where a padding is judged, has no address.
     """
     for i, value in enumerate(inputs if alignment > 1 else ()):
-        if isinstance(value, Tensor) and value.is_cuda and i not in mutated and not isinstance(value, FakeTensor):
+        if (
+            isinstance(value, Tensor)
+            and value.is_cuda
+            and i not in mutated
+            and not isinstance(value, torch_names.FakeTensor)
+        ):
             if value.data_ptr() % alignment:
                 inputs[i] = _clone(value)
     return model(inputs)
@@ -407,7 +412,7 @@ class Piece(Region):
         Raises:
             RunEagerly: the FX graph itself must run.
         """
-        if torch._C._current_graph_task_id() != -1 or torch._C._autograd._top_saved_tensors_default_hooks(True):
+        if torch_names._current_graph_task_id() != -1 or torch_names._top_saved_tensors_default_hooks(True):
             raise RunEagerly("saved-tensor hooks (checkpointing) replace what autograd saves")
         in_place = [
             i for i in self._outside if i not in self._copied and isinstance(inputs[i], Tensor) and inputs[i].is_cuda
@@ -437,10 +442,7 @@ class Piece(Region):
             if len(self._with_gradients) >= self.options.max_graphs:
                 raise RunEagerly("more signatures than max_graphs")
             known = self._with_gradients[key] = Gradients(self._graph, inputs, frozenset(in_place), self.names)
-        made = known(inputs)
-        if local.noted is not None:
-            local.noted.append((known, inputs, made))
-        return made
+        return known(inputs)
 
     @property
     def regions(self) -> list[Region]:
@@ -448,7 +450,7 @@ class Piece(Region):
         return [self]
 
 
-class _Draws(TorchDispatchMode):
+class _Draws(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
     """Watches a run; afterwards ``of_host`` means that it drew the host's random numbers.
 
     torch tags operations that may draw: a run without any draws nothing, whatever other threads draw meanwhile.

@@ -34,6 +34,7 @@ from typing import Any
 
 import torch
 
+from gfxgraph import torch_names
 from gfxgraph.callables.trace.guard_walk import reads_state
 from gfxgraph.callables.trace.trace_result import name_of
 from gfxgraph.callables.trace.watch import PACKAGES
@@ -80,7 +81,7 @@ def correct(changes: ExitStack, errors: list[Exception], seen: Seen) -> None:
 def _stand_ins(errors: list[Exception], seen: Seen) -> Iterator[StandIn]:
     yield from _left_to_python(seen)
     yield from _rules()
-    yield torch._dynamo.convert_frame, "format_error_msg", _noting(errors)
+    yield *torch_names.place("format_error_msg"), _noting(errors)
 
 
 def _noting(errors: list[Exception]) -> Callable[[Func], Func]:
@@ -102,26 +103,19 @@ def _left_to_python(seen: Seen) -> Iterator[StandIn]:
     A number or a string that a frame only passes on is guarded, too: Dynamo's code fetches it anew, a replay does
     not.
     """
-    variables = torch._dynamo.variables
-    builder, lazy = variables.builder.VariableBuilder, getattr(variables.lazy, "LazyConstantVariable", None)
-    translator = torch._dynamo.symbolic_convert.InstructionTranslatorBase
-    for owner in (variables.builder, torch._dynamo.utils):
-        if hasattr(owner, "is_int_specialization_case"):
-            yield owner, "is_int_specialization_case", functools.partial(_counting, seen)
+    for key in ("is_int_specialization_case", "builders_int_specialization"):
+        yield *torch_names.place(key), functools.partial(_counting, seen)
     # Dynamo keeps a table of its functions, where it is asked first.
-    table: dict[type, Func] = builder._type_dispatch()
+    table: dict[type, Func] = torch_names._type_dispatch()
     for kind in (list, collections.deque):
         yield table, kind, functools.partial(_leaving_restless, seen)
     if itertools.count in table:
         yield table, itertools.count, lambda own: _leaving
-    yield translator, "_format_value", _formatting_known
-    yield variables.functions.WrapperUserFunctionVariable, "call_function", _calling_kept
-    if hasattr(lazy, "supported_types"):
-        yield lazy, "supported_types", lambda own: ()
-    elif hasattr(builder, "_wrap_lazy_constant"):
-        yield builder, "_wrap_lazy_constant", _wrapping_at_once
-    if hasattr(translator, "maybe_has_backedge"):
-        yield translator, "maybe_has_backedge", _breaking_in_loops
+    yield *torch_names.place("_format_value"), _formatting_known
+    yield *torch_names.place("call_function"), _calling_kept
+    if torch_names.supported_types is not None:
+        yield *torch_names.place("supported_types"), lambda own: ()
+    yield *torch_names.place("maybe_has_backedge"), _breaking_in_loops
 
 
 def _breaking_in_loops(asked: Func) -> Func:
@@ -147,7 +141,7 @@ def _counting(seen: Seen, is_constant: Func) -> Func:
     def is_int_specialization_case(value: int, source: Tracker) -> bool:
         if not is_constant(value, source):
             return False
-        if source.guard_source is not torch._guards.GuardSource.GLOBAL:
+        if source.guard_source is not torch_names.GuardSource.GLOBAL:
             return True
         values = seen.setdefault(name_of(source), set())
         values.add(value)
@@ -178,7 +172,7 @@ def _leaving_restless(seen: Seen, wrap: Func) -> Func:
 
 
 def _leaving(self: Tracker, value: object) -> object:
-    self.install_guards(torch._dynamo.guards.GuardBuilder.TYPE_MATCH)
+    self.install_guards(torch_names.GuardBuilder.TYPE_MATCH)
     return _unknown()(source=self.source)
 
 
@@ -186,9 +180,9 @@ def _leaving(self: Tracker, value: object) -> object:
 def _unknown() -> Callable[..., object]:
     """A variable of Dynamo's of which nothing is known, and that says why it breaks the graph."""
 
-    class LeftToPython(torch._dynamo.variables.UnknownVariable):
+    class LeftToPython(torch_names.UnknownVariable):
         def call_method(self, tx: object, name: str, args: object, kwargs: object) -> None:
-            torch._dynamo.exc.unimplemented(
+            torch_names.unimplemented(
                 gb_type="a list whose length changes, a deque with a bound, or a count is left to Python",
                 context=f"{name_of(self.source)}.{name}",
                 explanation="Dynamo guards a list's length and where a count is, and not the bound of a deque.",
@@ -202,20 +196,12 @@ def _formatting_known(format_value: Func) -> Func:
     """Make a changing number a constant where it is formatted: Dynamo may take the number itself for the string."""
 
     def format_known(self: Any, *how: Any) -> Any:
-        if isinstance(self.stack[-1], torch._dynamo.variables.SymNodeVariable):
+        if isinstance(self.stack[-1], torch_names.SymNodeVariable):
             known = self.pop().evaluate_expr(self.output)
-            self.push(torch._dynamo.variables.ConstantVariable.create(known))
+            self.push(torch_names.ConstantVariable.create(known))
         return format_value(self, *how)
 
     return format_known
-
-
-def _wrapping_at_once(wrap_lazily: Func) -> Func:
-    def wrap_at_once(self: Any, *what: Any) -> Any:
-        self.allow_lazy_constant = False
-        return wrap_lazily(self, *what)
-
-    return wrap_at_once
 
 
 def _calling_kept(call: Func) -> Func:
@@ -230,7 +216,7 @@ def _calling_kept(call: Func) -> Func:
             if made.is_python_constant():
                 return made
         name = self.wrapper_obj.__qualname__
-        torch._dynamo.exc.unimplemented(
+        torch_names.unimplemented(
             gb_type="functools.lru_cache",
             context=name,
             explanation=f"{name} keeps results by functools.lru_cache, so Python calls it.",
@@ -250,29 +236,27 @@ def _is_kept(function: object) -> bool:
 
 def _rules() -> Iterator[StandIn]:
     """Every rule to replace: its owner, its name, and a function that makes the replacement."""
-    variables = torch._dynamo.variables
-    dicts: Tracker = variables.ConstDictVariable
-    yield dicts, "install_dict_contains_guard", _asking_for_key
-    yield getattr(dicts, "_HashableTracker", None) or variables.hashable.HashableTracker, "__eq__", _comparing_keys
-    compared = torch._dynamo.symbolic_convert.compare_op_handlers
+    yield *torch_names.place("install_dict_contains_guard"), _asking_for_key
+    yield *torch_names.place("key_eq" if torch_names.key_eq is not None else "dict_key_eq"), _comparing_keys
+    compared = torch_names.compare_op_handlers
     for name in ("is", "is not"):
         yield compared, name, _after(lambda tx, args, kwargs: _guard_operands(*args))
-    protocol: Tracker = getattr(variables, "object_protocol", None)
-    if protocol is not None:
-        yield protocol, "vt_identity_compare", _after(_guard_both)
+    if torch_names.vt_identity_compare is not None:
+        yield *torch_names.place("vt_identity_compare"), _after(_guard_both)
     else:
         yield from _older_rules(compared)
-    yield torch._dynamo.variables.builder, "is_from_closure_source", _of_closure
-    for ordered in (dicts, getattr(variables, "OrderedDictVariable", dicts)):
-        if "call_method" in vars(ordered):
-            yield ordered, "call_method", _ordering
-    torch_functions = variables.TorchInGraphFunctionVariable._get_handlers()
+    yield *torch_names.place("is_from_closure_source"), _of_closure
+    for key in ("dict_call_method", "ordered_call_method"):
+        ordered, method = torch_names.place(key)
+        if method in vars(ordered):
+            yield ordered, method, _ordering
+    torch_functions = torch_names._get_handlers()
     if torch.full in torch_functions:
         yield torch_functions, torch.full, _filling
-    yield variables.BuiltinVariable, "call_isinstance", _after(_ask_for_class)
-    yield variables.BuiltinVariable, "call_function_handler_cache", lambda own: _handlers
-    yield variables.functions.LocalGeneratorObjectVariable, "reconstruct", _leaving_generator
-    yield torch._dynamo.symbolic_convert.InstructionTranslator, "replace_tos_if_return_is_generator", _doing_nothing
+    yield *torch_names.place("call_isinstance"), _after(_ask_for_class)
+    yield *torch_names.place("call_function_handler_cache"), lambda own: _handlers
+    yield *torch_names.place("reconstruct"), _leaving_generator
+    yield *torch_names.place("replace_tos_if_return_is_generator"), _doing_nothing
 
 
 def _after(act: Func) -> Callable[[Func], Func]:
@@ -290,21 +274,22 @@ def _after(act: Func) -> Callable[[Func], Func]:
 
 def _older_rules(compared: object) -> Iterator[StandIn]:
     """Where equality, and what looks for an equal one, does not ask ``vt_identity_compare``."""
-    variables = torch._dynamo.variables
     for name in ("==", "!="):
         yield compared, name, _after(lambda tx, args, kwargs: _guard_both(*args))
-    sets: Tracker = variables.SetVariable
-    if "install_set_contains_guard" in vars(sets):
-        yield sets, "install_set_contains_guard", _after(lambda self, tx, args: _guard_identity(args[0]))
-    if "iter_contains" in vars(variables.lists):
-        yield variables.lists, "iter_contains", _looking_in_list
-    yield torch._dynamo.side_effects.SideEffects, "store_attr", _after(_refuse_forward)
+    for key, rule in (
+        ("install_set_contains_guard", _after(lambda self, tx, args: _guard_identity(args[0]))),
+        ("iter_contains", _looking_in_list),
+    ):
+        owner, name = torch_names.place(key)
+        if name in vars(owner):
+            yield owner, name, rule
+    yield *torch_names.place("store_attr"), _after(_refuse_forward)
 
 
 def _refuse_forward(effects: object, module: Tracker, name: str, value: Tracker) -> None:
     """A module is given a ``forward``: Dynamo would call the class's to the trace's end."""
-    if name == "forward" and isinstance(module, torch._dynamo.variables.UnspecializedNNModuleVariable):
-        torch._dynamo.exc.unimplemented(
+    if name == "forward" and isinstance(module, torch_names.UnspecializedNNModuleVariable):
+        torch_names.unimplemented(
             gb_type="a module's forward is replaced",
             context="forward",
             explanation="Dynamo would call the class's.",
@@ -346,16 +331,20 @@ def _guard_operands(left: Tracker, right: Tracker) -> None:
 
     Of one tuple that is reached in two ways Dynamo makes two.
     """
-    variables = torch._dynamo.variables
-    kinds = variables.ListVariable, variables.SetVariable, variables.ConstDictVariable, variables.UserFunctionVariable
+    kinds = (
+        torch_names.ListVariable,
+        torch_names.SetVariable,
+        torch_names.ConstDictVariable,
+        torch_names.UserFunctionVariable,
+    )
     given = [each for each in map(_realized, (left, right)) if each.source]
-    if sum(isinstance(each, variables.TupleVariable) for each in given) == 2:
-        raise torch._dynamo.exc.Unsupported("it compares two tuples by `is`")
+    if sum(isinstance(each, torch_names.TupleVariable) for each in given) == 2:
+        raise torch_names.Unsupported("it compares two tuples by `is`")
     given = [each for each in given if isinstance(each, kinds) or _is_object(each)]
     if len(given) == 2 and given[0].python_type() is given[1].python_type():
         for each in given:
-            guard = each.source.make_guard(torch._dynamo.guards.GuardBuilder.ID_MATCH)
-            torch._dynamo.variables.base.install_guard(guard)
+            guard = each.source.make_guard(torch_names.GuardBuilder.ID_MATCH)
+            torch_names.install_guard(guard)
 
 
 def _realized(variable: Tracker) -> Tracker:
@@ -364,19 +353,18 @@ def _realized(variable: Tracker) -> Tracker:
 
 def _is_object(variable: Tracker) -> bool:
     """Whether it stands for an object of a class of the program's, or for a plain ``object()``, a marker."""
-    variables = torch._dynamo.variables
-    return isinstance(variable, (variables.UserDefinedObjectVariable, getattr(variables.misc, "ObjectVariable", ())))
+    return isinstance(variable, (torch_names.UserDefinedObjectVariable, torch_names.ObjectVariable or ()))
 
 
 def _guard_identity(key: Tracker) -> None:
     """Guard objects without an ``__eq__`` of their own by identity."""
-    match = torch._dynamo.guards.GuardBuilder.ID_MATCH
+    match = torch_names.GuardBuilder.ID_MATCH
 
     def guard(variable: Tracker) -> None:
         if _is_object(variable) and variable.source and type(variable.value).__eq__ is _SAME:
-            torch._dynamo.variables.base.install_guard(variable.source.make_guard(match))
+            torch_names.install_guard(variable.source.make_guard(match))
 
-    torch._dynamo.variables.base.VariableTracker.visit(guard, key)
+    torch_names.VariableTracker.visit(guard, key)
 
 
 def _comparing_keys(are_equal: Func) -> Func:
@@ -384,7 +372,7 @@ def _comparing_keys(are_equal: Func) -> Func:
         is_equal = bool(are_equal(self, other))
         if not is_equal and type(self) is type(other) and not (_is_its_own(self.vt) or _is_its_own(other.vt)):
             if not (self.vt.is_python_constant() and other.vt.is_python_constant()):
-                raise torch._dynamo.exc.Unsupported("it looks up a key that may be equal to a different key")
+                raise torch_names.Unsupported("it looks up a key that may be equal to a different key")
         return is_equal
 
     return __eq__
@@ -412,7 +400,7 @@ def _ask_for_class(self: Tracker, tx: Tracker, value: Tracker, kind: Tracker) ->
     for each in found if isinstance(found, tuple) else (found,):
         check = getattr(type(each), "__instancecheck__", None)
         if isinstance(check, types.FunctionType) and check.__module__.partition(".")[0] not in _SETTLED:
-            raise torch._dynamo.exc.Unsupported("it calls isinstance() with a class that defines __instancecheck__")
+            raise torch_names.Unsupported("it calls isinstance() with a class that defines __instancecheck__")
 
 
 def _ordering(call: Func) -> Func:
@@ -434,7 +422,7 @@ def _filling(fill: Func) -> Func:
             kind = torch.bool if of is torch.bool else torch.int64
             if of.is_complex or of.is_floating_point:
                 kind = torch.get_default_dtype().to_complex() if of.is_complex else torch.get_default_dtype()
-            kwargs["dtype"] = torch._dynamo.variables.ConstantVariable.create(kind)
+            kwargs["dtype"] = torch_names.ConstantVariable.create(kind)
         return fill(self, tx, size, fill_value, **kwargs)
 
     return full
@@ -442,7 +430,7 @@ def _filling(fill: Func) -> Func:
 
 def _leaving_generator(finish: Func) -> Func:
     def reconstruct(self: Tracker, codegen: Tracker) -> None:
-        raise torch._dynamo.exc.SkipFrame("it returns or keeps a generator, which runs later; make it a list")
+        raise torch_names.SkipFrame("it returns or keeps a generator, which runs later; make it a list")
 
     return reconstruct
 

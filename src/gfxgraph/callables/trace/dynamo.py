@@ -27,7 +27,6 @@ import itertools
 import logging
 import re
 import signal
-import sys
 import threading
 import types
 import warnings
@@ -39,8 +38,8 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
+from gfxgraph import torch_names
 from gfxgraph.callables.trace.corrections import Seen, correct, put
 from gfxgraph.callables.trace.trace_result import (
     BROKEN,
@@ -80,6 +79,12 @@ MOST_STATIC_TRACES = 4
 """Traces with symbolic sizes in which the ints of modules are taken as constants."""
 
 
+NOTHING_RETURNED = None, None, False
+OWN = "an error in gfxgraph itself"
+CHANGED = (AttributeError, ImportError, LookupError, NameError, TypeError)
+"""How code ends that meets another version of what it calls."""
+
+
 class _Local(threading.local):
     """This thread's activity with Dynamo."""
 
@@ -92,6 +97,8 @@ class _Local(threading.local):
     found: list[Found] | None = None
     skipped: list[str] | None = None
     versions: _Versions | None = None
+    returned: tuple[object, Any, bool] = NOTHING_RETURNED
+    """The keyword arguments of a call whose function has run: it must not run again; its result; is it counted?"""
     noted: list[Any] | None = None
     """Where pieces note the calls with gradients that they replay: what replays them, inputs, results."""
 
@@ -120,14 +127,20 @@ LEFT_TO_PYTHON = "Dynamo made no graph of this call"
 _counting = threading.Lock()
 
 
+def returned(kwargs: object, result: Any, is_counted: bool = False) -> Any:
+    """Note that the function of the call with these keyword arguments has run, in case we fail in what follows."""
+    local.returned = kwargs, result, is_counted
+    return result
+
+
 def is_traced_here() -> bool:
     """Whether this thread's call is part of a trace, where torch's own flag says that some thread's is."""
-    frames = sys.modules.get("torch._dynamo.convert_frame")
-    if frames is None:
+    lock = torch_names.compile_lock
+    if lock is None:
         return True
-    if not frames.compile_lock.acquire(blocking=False):
+    if not lock.acquire(blocking=False):
         return False
-    frames.compile_lock.release()
+    lock.release()
     return True
 
 
@@ -142,17 +155,17 @@ def backend_of(frontend: Frontend) -> Callable[[Any, Any], Any]:
         alive = owner()
         return graph.forward if alive is None else _backend(alive, graph)
 
-    weakref.finalize(frontend, torch._dynamo.eval_frame.cached_backends.pop, id(graphed), None).atexit = False
+    weakref.finalize(frontend, torch_names.cached_backends.pop, id(graphed), None).atexit = False
     return graphed
 
 
 def _backend(front: Frontend, graph: Any) -> Any:
     """Examine an FX graph that Dynamo has made, and give Dynamo a piece to call instead."""
     # Otherwise its first run would go through nn.Module's call, and through the hooks for all modules.
-    _LazyGraphModule.force_recompile(graph)
+    torch_names._LazyGraphModule.force_recompile(graph)
     try:
         found = look(graph)
-    except torch._dynamo.exc.SkipFrame as skipped:
+    except torch_names.SkipFrame as skipped:
         if local.skipped is not None:
             local.skipped.append(str(skipped))
         raise
@@ -186,10 +199,7 @@ def shield(method: Any, *, from_us: bool = False) -> None:
     if not from_us:
         shielded.append(method)
     method._torchdynamo_disable = True
-    frames = torch._C._dynamo.eval_frame
-    if hasattr(frames, "set_code_exec_strategy"):
-        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
-        frames.set_code_exec_strategy(method.__code__, skip)
+    torch_names.have_dynamo("SKIP", method.__code__)
 
 
 class Configured:
@@ -203,7 +213,15 @@ class Configured:
         self._torchdynamo_orig_callable = callback
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        front, known = self._owner(), torch._dynamo.config
+        try:
+            return self._trace(*args, **kwargs)
+        except CHANGED as error:  # Dynamo itself leaves out few; the frame runs as Python
+            if local.skipped is not None:
+                local.skipped.append(said(f"{type(error).__name__}: {error}"))
+            return torch_names.ConvertFrameReturn()
+
+    def _trace(self, *args: Any, **kwargs: Any) -> Any:
+        front, known = self._owner(), torch_names.dynamo_config
         wanted = {**_CONFIG, **(_for_symbols(front) if front is not None and front.is_dynamic else {})}
         if args[0].f_code.co_name.startswith(_RESUMED):
             wanted["recompile_limit"] = MAX_TRACES
@@ -212,7 +230,7 @@ class Configured:
         errors: list[Exception] = []
         seen: Seen = {} if front is None else front.seen
         # Other threads' compilations have Dynamo's own rules: they wait here, as they would inside.
-        lock = torch._dynamo.convert_frame.compile_lock
+        lock = torch_names.compile_lock
         with lock, contextlib.ExitStack() as uncollected:
             _leave_uncollected(uncollected)
             with Waiting(), contextlib.ExitStack() as changes, warnings.catch_warnings():
@@ -240,8 +258,7 @@ def _keep_external() -> None:
 
     Dynamo refers to them weakly. Once one was gone, the next trace ended in a segmentation fault (torch 2.11, CUDA).
     """
-    known = sys.modules.get("torch._dynamo.graph_bytecode_inputs")
-    for ref in () if known is None else known.index_to_external_object_weakref.values():
+    for ref in (torch_names.index_to_external_object_weakref or {}).values():
         _external[id(ref())] = ref()
 
 
@@ -266,7 +283,7 @@ def _leave_uncollected(changes: contextlib.ExitStack) -> None:
 def _quieten(changes: contextlib.ExitStack) -> None:
     """Silence Dynamo's advice on graph breaks: they are acceptable here, and ``explain()`` reports them."""
     warnings.filterwarnings("ignore", module=r"torch\._dynamo")
-    log = logging.getLogger("torch._dynamo")
+    log = logging.getLogger(torch_names.DYNAMO)
     changes.callback(log.setLevel, log.level)
     log.setLevel(max(log.level, logging.ERROR))
 
@@ -298,7 +315,7 @@ def _prepare_dynamo() -> None:
     Also register the shapes of what torch's encoder layer calls in inference: without them Dynamo breaks there.
     """
     for room in ("capture", "simulator"):
-        torch._dynamo.trace_rules.add(f"gfxgraph.{room}")
+        torch_names.add_skipped(f"gfxgraph.{room}")
     for name in ("_transformer_encoder_layer_fwd",):
         operation = getattr(torch.ops.aten, name, None)
         if operation is not None and not operation.default.has_kernel_for_dispatch_key("Meta"):
@@ -308,13 +325,13 @@ def _prepare_dynamo() -> None:
 
 def is_compiled(fn: Any) -> bool:
     """True for results of ``torch.compile``."""
-    return hasattr(fn, "_torchdynamo_orig_callable") or isinstance(fn, torch._dynamo.OptimizedModule)
+    return hasattr(fn, "_torchdynamo_orig_callable") or isinstance(fn, torch_names.OptimizedModule)
 
 
 def under(fn: Any) -> Any:
     """The function inside ``torch.compile``'s wrapper."""
     while is_compiled(fn):
-        fn = fn._orig_mod if isinstance(fn, torch._dynamo.OptimizedModule) else fn._torchdynamo_orig_callable
+        fn = fn._orig_mod if isinstance(fn, torch_names.OptimizedModule) else fn._torchdynamo_orig_callable
     return fn
 
 
@@ -439,7 +456,7 @@ class Frontend:
 
     def _begin(self) -> None:
         self._root = root_of(self.fn)
-        context = torch._dynamo.optimize(backend_of(self), dynamic=self.is_dynamic or None)
+        context = torch_names.dynamo_optimize(backend_of(self), dynamic=self.is_dynamic or None)
         context.callback = Configured(context.callback, self)
         self._compiled = context(self._root)
         self._entries: list[_Entry] = []
@@ -506,10 +523,7 @@ class Frontend:
         if not given_up or self.n_raised >= MAX_RAISED:
             return
         self.n_raised += 1
-        frames = torch._C._dynamo.eval_frame
-        as_new = frames._FrameExecStrategy(frames._FrameAction.DEFAULT, frames._FrameAction.DEFAULT)
-        for code in given_up:
-            frames.set_code_exec_strategy(code, as_new)
+        torch_names.have_dynamo("DEFAULT", *given_up)
 
     def why_no_more(self) -> str:
         """Why calls in unknown worlds are not traced any more; "" if they are."""
@@ -576,7 +590,7 @@ class Frontend:
             was_tracing, local.is_tracing = local.is_tracing, True
             found: list[Found] = []
             skipped: list[str] = []
-            counters = torch._dynamo.utils.counters
+            counters = torch_names.dynamo_counters
             breaks, frames = dict(counters["graph_break"]), dict(counters["frames"])
             local.found, local.skipped = found, skipped
             versions = _Versions()
@@ -591,35 +605,38 @@ class Frontend:
             finally:
                 local.found, local.skipped = before
                 local.is_tracing = was_tracing
-            new = [each for each in self._entries if not any(each is old for old in known_before)]
-            entry = new[-1] if new else self._not_run(self._given(args, kwargs))
-            if entry is None:
-                known = self.find(args, kwargs)
-                if known is not None:
-                    return result, known
-                failed = [counters["frames"][kind] - frames.get(kind, 0) for kind in ("total", "ok")]
-                # Torch 2.11 does not report skipping a frame that does nothing; it counts it as done.
-                is_idle = not found and counters["graph_break"] == breaks and failed[0] == failed[1]
-                why = skipped[0].splitlines()[0] if skipped else IDLE if is_idle else "Dynamo cannot trace it"
-                raise Untraceable(IDLE if "No ops traced" in why else why, result)
-            entry.has_world = True
-            broke = [why for why, n in counters["graph_break"].items() if n > breaks.get(why, 0)]
-            found = found if new and found else entry.found
-            with contextlib.ExitStack() as changes:
-                _leave_uncollected(changes)
-                world = self._world(entry.guards, found, broke, args, kwargs)
-            seen = [versions.before.get(id(t)) for t in world.tensors]
-            world.written = [each[0] for each in seen if each is not None and each[0]._version != each[1]]
-            if not world.why_pieces and any(
-                piece.draws_of_host for each, piece in self.graphs if any(each is one for one in found)
-            ):
-                world.why_pieces = "it draws random numbers on the host"
-            if not world.why_pieces and any(not t.is_cuda for t in world.written):
-                world.why_pieces = "it writes to a tensor on the host"
-            self.keeps = self.keeps or world.why_eager
-            self.worlds.append(world)
-            del self.worlds[:-MOST_WORLDS]
-            return result, world
+            try:
+                new = [each for each in self._entries if not any(each is old for old in known_before)]
+                entry = new[-1] if new else self._not_run(self._given(args, kwargs))
+                if entry is None:
+                    known = self.find(args, kwargs)
+                    if known is not None:
+                        return result, known
+                    failed = [counters["frames"][kind] - frames.get(kind, 0) for kind in ("total", "ok")]
+                    # Torch 2.11 does not report skipping a frame that does nothing; it counts it as done.
+                    is_idle = not found and counters["graph_break"] == breaks and failed[0] == failed[1]
+                    why = skipped[0].splitlines()[0] if skipped else IDLE if is_idle else "Dynamo cannot trace it"
+                    raise Untraceable(IDLE if "No ops traced" in why else why, result)
+                entry.has_world = True
+                broke = [why for why, n in counters["graph_break"].items() if n > breaks.get(why, 0)]
+                found = found if new and found else entry.found
+                with contextlib.ExitStack() as changes:
+                    _leave_uncollected(changes)
+                    world = self._world(entry.guards, found, broke, args, kwargs)
+                seen = [versions.before.get(id(t)) for t in world.tensors]
+                world.written = [each[0] for each in seen if each is not None and each[0]._version != each[1]]
+                if not world.why_pieces and any(
+                    piece.draws_of_host for each, piece in self.graphs if any(each is one for one in found)
+                ):
+                    world.why_pieces = "it draws random numbers on the host"
+                if not world.why_pieces and any(not t.is_cuda for t in world.written):
+                    world.why_pieces = "it writes to a tensor on the host"
+                self.keeps = self.keeps or world.why_eager
+                self.worlds.append(world)
+                del self.worlds[:-MOST_WORLDS]
+                return result, world
+            except CHANGED as error:
+                raise Untraceable(f"{OWN}: {type(error).__name__}: {error}", result) from error
 
     # -- inside ---------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gfxgraph import torch_names
 from gfxgraph.callables.trace.watch import PACKAGES, Unwatchable, Watch, dict_of, is_users
 
 _ATTRIBUTE = re.compile(r"\.([A-Za-z_]\w*)$")
@@ -33,11 +34,12 @@ _DEFAULTS = re.compile(r"\.(__defaults__|__kwdefaults__)\[")
 _CONTAINS = re.compile(r"___dict_contains\('([^']+)',")
 _LACKS = re.compile(r"not hasattr\(.*, '(\w+)'\)")
 _OF_ARGUMENTS = re.compile(r"\bL\['(args|kwargs)'\]")
+_ASKED = re.compile(r"GetAttrGuardAccessor\((\w+)\)")
 _FIXED = (
     int, float, complex, str, bytes, bool, types.NoneType, tuple, frozenset, range, slice, enum.Enum, types.CodeType,
     types.BuiltinFunctionType, types.MethodType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, types.MappingProxyType,
-    property, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch._ops.OpOverload,
+    property, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch_names.OpOverload,
 )  # fmt: skip
 """Types that cannot change in themselves; their contents are examined separately."""
 
@@ -182,7 +184,19 @@ class GuardWalk(Watch):
         elif not is_users(holder):
             self._own_dict(holder, manager)
         for inner in _children(manager):
-            self._node(inner, value if holder is None else holder)
+            if inner.get_source() == source:
+                self._asked(value, manager, inner)
+            else:
+                self._node(inner, value if holder is None else holder)
+
+    def _asked(self, owner: Any, manager: Any, inner: Any) -> None:
+        """Watch an attribute that code only asks for: Dynamo of torch 2.14 names its owner as the source."""
+        at = [each is inner for each in manager.get_child_managers()].index(True)
+        found = _ASKED.fullmatch(manager.get_accessors()[at].repr())
+        if found is None:
+            raise Unwatchable(inner.get_source())
+        name = found.group(1)
+        self._child(owner, f"{inner.get_source()}.{name}", getattr(owner, name, None))
 
     def _holder(self, source: str, value: Any) -> Any:
         """The object whose own dict ``value`` is; None for any other value."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from gfxgraph import torch_names
 from gfxgraph.callables.trace.guard_walk import reads_state
 from gfxgraph.callables.trace.watch import PACKAGES
 
@@ -73,24 +74,21 @@ _WAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 def look(graph: Any) -> Found:
     """Collect what Dynamo knows about the frame whose graph it passes to its backend."""
-    # lazily: Dynamo takes seconds to import, and has been when it calls this
-    from torch._dynamo.symbolic_convert import InstructionTranslator
-
-    tx = InstructionTranslator.current_tx()
+    tx = torch_names.InstructionTranslator.current_tx()
     output = tx.output
     if any(_OF_STREAMS.search(str(node.target)) for node in graph.graph.nodes):
         # An FX graph records work on another stream only as an annotation, and events as torch.Event.
-        raise torch._dynamo.exc.SkipFrame("it works with streams or events; assume_pure=True captures them")
+        raise torch_names.SkipFrame("it works with streams or events; assume_pure=True captures them")
     if any(node.target is torch.ops.higher_order.invoke_subgraph for node in graph.graph.nodes):
-        raise torch._dynamo.exc.SkipFrame("it calls a nested_compile_region, whose backward needs a compiler")
+        raise torch_names.SkipFrame("it calls a nested_compile_region, whose backward needs a compiler")
     if any("set_materialize_grads" in code.co_names for code in output.tracing_context.traced_code):
-        raise torch._dynamo.exc.SkipFrame("it calls ctx.set_materialize_grads(), which Dynamo ignores")
+        raise torch_names.SkipFrame("it calls ctx.set_materialize_grads(), which Dynamo ignores")
     mixed = _mixed_numbers(graph)
     if mixed:
-        raise torch._dynamo.exc.SkipFrame(mixed)
+        raise torch_names.SkipFrame(mixed)
     code = list(output.tracing_context.traced_code)
     if any(each.co_flags & _WAITS for each in code):
-        raise torch._dynamo.exc.SkipFrame(WAITS)
+        raise torch_names.SkipFrame(WAITS)
     sources = []
     for node in graph.graph.nodes:
         if node.op == "placeholder":
@@ -121,20 +119,19 @@ def look(graph: Any) -> Found:
 
 def _effects(found: Found, effects: Any) -> str:
     """Note constants that the frame stores; return "" if it changes nothing else, else what a graph cannot repeat."""
-    # lazily: Dynamo takes seconds to import, and has been when it calls this
-    from torch._dynamo.side_effects import AttributeMutationNew, ValueMutationNew
-    from torch._dynamo.variables import ConstantVariable, TensorVariable
-
+    new = torch_names.AttributeMutationNew, torch_names.ValueMutationNew
     for each in list(effects.id_to_variable.values()):
-        if isinstance(each, TensorVariable) and each.source is None and effects.store_attr_mutations.get(each):
+        is_made = isinstance(each, torch_names.TensorVariable) and each.source is None
+        if is_made and effects.store_attr_mutations.get(each):
             return "it adds an attribute to a tensor that it makes"
-        if isinstance(each.mutation_type, AttributeMutationNew | ValueMutationNew) or not effects.is_modified(each):
+        if isinstance(each.mutation_type, new) or not effects.is_modified(each):
             continue
         stored = effects.store_attr_mutations.get(each)
-        is_constant = stored and all(isinstance(value, ConstantVariable) for value in stored.values())
+        is_constant = stored and all(isinstance(value, torch_names.ConstantVariable) for value in stored.values())
         if each.source is None or not is_constant or name_of(each.source).startswith(("L['args']", "L['kwargs']")):
             what = name_of(each.source) if each.source is not None else type(each).__name__
-            changing = [name for name, value in (stored or {}).items() if not isinstance(value, ConstantVariable)]
+            constant = torch_names.ConstantVariable
+            changing = [name for name, value in (stored or {}).items() if not isinstance(value, constant)]
             return f"it changes {what}{f'.{changing[0]}' if changing and changing[0].isidentifier() else ''}"
         for name, value in stored.items():
             found.stores.append((name_of(each.source), name, value.as_python_constant()))
@@ -143,11 +140,9 @@ def _effects(found: Found, effects: Any) -> str:
 
 def _replaced(effects: Any) -> Iterator[tuple[str, Any]]:
     """Attributes of objects and entries of dicts that the frame stores, by source and name."""
-    # lazily: Dynamo takes seconds to import, and has been when it calls this
-    from torch._dynamo.side_effects import AttributeMutationNew, ValueMutationNew
 
     def is_made(each: Any) -> bool:
-        return isinstance(each.mutation_type, AttributeMutationNew | ValueMutationNew)
+        return isinstance(each.mutation_type, torch_names.AttributeMutationNew | torch_names.ValueMutationNew)
 
     for each, stored in effects.store_attr_mutations.items():
         if each.source is not None and not is_made(each):
@@ -156,7 +151,7 @@ def _replaced(effects: Any) -> Iterator[tuple[str, Any]]:
         if is_made(each):
             continue
         inner = getattr(each, "_base_vt", None) or each
-        if isinstance(inner, torch._dynamo.variables.ConstDictVariable) and each.source is not None:
+        if isinstance(inner, torch_names.ConstDictVariable) and each.source is not None:
             for key, value in inner.items.items():
                 if key.vt.is_python_constant() and inner.is_new_item(inner.original_items.get(key.vt), value):
                     yield name_of(each.source), key.vt.as_python_constant()
@@ -164,13 +159,8 @@ def _replaced(effects: Any) -> Iterator[tuple[str, Any]]:
 
 def _from_outside(tx: Any) -> tuple[list[str], str]:
     """Of what the frame returns: tensors and changing numbers that it did not make, and a container of that kind."""
-    # lazily: Dynamo takes seconds to import, and has been when it calls this
-    from torch._dynamo.side_effects import AttributeMutationExisting, ValueMutationExisting
-    from torch._dynamo.variables import SymNodeVariable, TensorVariable, UserDefinedClassVariable
-    from torch._dynamo.variables.base import VariableTracker
-
-    # of torch 2.10
-    unnamed = (types.NoneType, getattr(torch._dynamo.source, "TempLocalSource", types.NoneType))
+    unnamed = (types.NoneType, torch_names.TempLocalSource or types.NoneType)
+    existing = torch_names.ValueMutationExisting, torch_names.AttributeMutationExisting
     stored = tx.output.side_effects.store_attr_mutations
     tensors: list[str] = []
     others: list[str] = []
@@ -178,16 +168,16 @@ def _from_outside(tx: Any) -> tuple[list[str], str]:
 
     def look_at(variable: Any) -> None:
         for attribute in stored.get(variable, {}).values():  # of objects that the frame makes
-            VariableTracker.visit(look_at, attribute, seen)
-        if isinstance(variable.source, unnamed) or isinstance(variable, UserDefinedClassVariable):
+            torch_names.VariableTracker.visit(look_at, attribute, seen)
+        if isinstance(variable.source, unnamed) or isinstance(variable, torch_names.UserDefinedClassVariable):
             return
-        if isinstance(variable, TensorVariable | SymNodeVariable):
+        if isinstance(variable, torch_names.TensorVariable | torch_names.SymNodeVariable):
             tensors.append(name_of(variable.source))
-        elif isinstance(variable.mutation_type, ValueMutationExisting | AttributeMutationExisting):
+        elif isinstance(variable.mutation_type, existing):
             others.append(name_of(variable.source))
 
     if tx.stack:
-        VariableTracker.visit(look_at, tx.stack[-1], seen)
+        torch_names.VariableTracker.visit(look_at, tx.stack[-1], seen)
     return tensors, others[0] if others else ""
 
 
@@ -298,9 +288,9 @@ _BY_STORAGE = ("as_strided", torch.as_strided)
 def _unseen(node: Any) -> Any:
     """The Python function that a node calls as a whole, if it is one of the program's."""
     target = node.target
-    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-        packet = target if isinstance(target, torch._ops.OpOverloadPacket) else target._overloadpacket
-        known = torch._library.custom_ops.OPDEFS.get(packet._qualified_op_name)
+    if isinstance(target, torch_names.OpOverload | torch_names.OpOverloadPacket):
+        packet = target if isinstance(target, torch_names.OpOverloadPacket) else target._overloadpacket
+        known = torch_names.OPDEFS.get(packet._qualified_op_name)
         return None if known is None else known._init_fn
     if node.op == "call_function" and isinstance(target, types.FunctionType):
         return None if target.__module__.partition(".")[0] == "torch" else target

@@ -41,6 +41,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.callables.trace.memory_words import differ, tag_of, word_of, words_of, words_of_list
 
 NOTHING = object()
@@ -346,7 +347,7 @@ def same_tensors(tensors: Sequence[Tensor]) -> Callable[[], bool]:
     if not tensors:
         return lambda: True
     held = list(tensors)
-    check = torch._C._dynamo.guards.TensorGuards(*held, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    check = torch_names.TensorGuards(*held, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     addresses: list[int | None] = [t.data_ptr() for t in held]
     positions = list(range(len(held)))
     return lambda: same_addresses(held, addresses, positions) and check(*held)
@@ -356,8 +357,8 @@ def _same_in_python(tensors: list[Any], addresses: list[int | None], positions: 
     return all(tensors[i].data_ptr() == addresses[i] for i in positions)
 
 
-same_addresses: Callable[[list[Any], list[int | None], list[int]], bool] = getattr(
-    torch._C, "_tensors_data_ptrs_at_indices_equal", _same_in_python
+same_addresses: Callable[[list[Any], list[int | None], list[int]], bool] = (
+    torch_names._tensors_data_ptrs_at_indices_equal or _same_in_python
 )
 
 

@@ -12,13 +12,15 @@ What the backward reads is held by its capture as an external input, so the back
 overlaps it, and a second backward still finds it.
 
 Results that are not differentiated have no gradient, and neither has what depends only on them: a backward is
-captured
-for each set of results that receive gradients. A new set runs the function itself, and the next forward
+captured for each set of results that receive gradients. A new set runs the function itself, and the next forward
 captures again, with a backward for that set too.
 
 Every tensor that the function reads is one of its arguments, parameters included: Dynamo provides it that way. So
 the whole is one step of autograd, each argument's gradient leaves it once, and hooks, accumulation and
 a parameter passed twice are handled by autograd itself. Each kind of call has its own pool.
+
+A known call does not go through Dynamo's code: a generated function checks what that would check, and applies the
+step (`Gradients.make_fast`). Source: decision 0303.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.callables.arena import Arena, arena_of, capture_graph, carries, draws, replay, writes_of, written_inputs
 from gfxgraph.callables.captured import CapturedCallable, label_of
 from gfxgraph.callables.fast_path import Writer
@@ -42,13 +45,14 @@ from gfxgraph.callables.graphed import never
 from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, is_dense
 from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten, twins_of
+from gfxgraph.callables.trace.dynamo import local
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import ReplayError
 from gfxgraph.process import bridge
 
-_BATCHED = (torch._C._functorch.is_batchedtensor, torch._C._functorch.is_legacy_batchedtensor)
+_BATCHED: tuple[Callable[[Any], bool], ...] = (torch_names.is_batchedtensor, torch_names.is_legacy_batchedtensor)
 """Tests for tensors that stand for several, without memory: those of torch.func, and of is_grads_batched."""
 MAX_BACKWARDS = 4
 """Most sets of differentiated results that get a backward of their own; others run the function itself."""
@@ -141,7 +145,10 @@ class Gradients(CapturedCallable):
             self.used_at = arena.n_uses
             have = [*given, *_Replay.apply(pair, *given)]
         self.n_replays += 1
-        return pair.build(iter([have[at] if part is None else part.of(have[at]) for at, part in pair.places]))
+        made = pair.build(iter([have[at] if part is None else part.of(have[at]) for at, part in pair.places]))
+        if local.noted is not None:
+            local.noted.append((self, inputs, made))
+        return made
 
     @property
     def is_due(self) -> bool:
@@ -375,7 +382,7 @@ def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
 
 def _allocator(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
     """A function that allocates tensors like these, bypassing the dispatcher if possible, as compiled code does."""
-    empty = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+    empty = torch_names._empty_strided_cuda
     about = [(tuple(t.size()), torch.empty_like(t).stride(), t.dtype) for t in tensors]
     try:
         if about and empty is not None and torch.cuda.device_count() == 1:
@@ -486,9 +493,9 @@ def _fast(
     pair.twins = twins_of(call.tensors)
     writer.guards(world, True)
     writer.names |= {"apply": _apply, "pair": pair, "owner": pair.owner, "arrivals": pair.owner.arrivals}
-    writer.names |= {"task": torch._C._current_graph_task_id, "ReplayError": (ReplayError, RunEagerly)}
-    writer.names["hooks"] = torch._C._autograd._top_saved_tensors_default_hooks
-    guards = torch._C._dynamo.guards.TensorGuards(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    writer.names |= {"task": torch_names._current_graph_task_id, "ReplayError": (ReplayError, RunEagerly)}
+    writer.names["hooks"] = torch_names._top_saved_tensors_default_hooks
+    guards = torch_names.TensorGuards(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None)
     writer.names["check_all"] = guards.check
     writer.line(f"if task() != -1 or hooks(True) or not check_all({', '.join(taken)}): return MISS")
     writer.line(f"if owner._pair is not pair or len(arrivals) >= {len(pair.backwards)}: return MISS")

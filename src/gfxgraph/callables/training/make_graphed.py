@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from gfxgraph import torch_names
 from gfxgraph.callables.inputs import tensors_of
-from gfxgraph.capture.torchs_graph import TORCH_VERSION
 from gfxgraph.capture.undo import unbroken
 from gfxgraph.process import bridge
 
@@ -43,7 +42,7 @@ def make_graphed_callables(
         One callable for each given, with a forward and a backward graph.
     """
     stock = _stock[-1] if _stock else torch.cuda.make_graphed_callables
-    if TORCH_VERSION < (2, 14) and num_warmup_iters > 0 and _can_warm(callables, sample_args):
+    if torch_names.version() < (2, 14) and num_warmup_iters > 0 and _can_warm(callables, sample_args):
         several = callables if isinstance(callables, tuple) else (callables,)
         samples = sample_args if isinstance(callables, tuple) else (sample_args,)
         torch.cuda.synchronize()
@@ -126,7 +125,7 @@ def _can_warm(callables: Any, sample_args: Any) -> bool:
 
 
 def _warm(call: Any, sample: tuple[Any, ...], allow_unused_input: bool) -> None:
-    outputs = [out for out in pytree.tree_leaves(call(*sample)) if isinstance(out, Tensor) and out.requires_grad]
+    outputs = [out for out in torch_names.tree_leaves(call(*sample)) if isinstance(out, Tensor) and out.requires_grad]
     inputs = [t for t in tensors_of(sample) if t.requires_grad]
     if isinstance(call, torch.nn.Module):
         inputs += [p for p in call.parameters() if p.requires_grad]

@@ -38,14 +38,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from gfxgraph.callables.arena import Arena, CaptureDied, overlap, reads_of, span, writes_of
 from gfxgraph.callables.captured import WARM_UP, Captured, Instance, Options, Shared
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.outputs import use_count
 from gfxgraph.callables.python_reads import Snapshot
-from gfxgraph.callables.signature import Call, RunEagerly
+from gfxgraph.callables.signature import Call, RunEagerly, replace
 from gfxgraph.callables.states import SeenState, States
 from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.callables.worlds import Evict
@@ -424,7 +423,7 @@ def _detached(step: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(step)
     def whole(*args: Any, **kwargs: Any) -> Any:
-        return pytree.tree_map_only(Tensor, Tensor.detach, step(*args, **kwargs))
+        return replace(step(*args, **kwargs), Tensor.detach)
 
     return whole
 

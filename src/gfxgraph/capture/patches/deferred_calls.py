@@ -29,23 +29,12 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
+from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets
 from gfxgraph.process import process
 
-_TRITON = "triton.compiler.compiler", "CompiledKernel"
-_STATIC = "torch._inductor.runtime.static_triton_launcher", "StaticallyLaunchedTritonKernel"
-_STATIC_OLD = "torch._inductor.runtime.static_cuda_launcher", "StaticallyLaunchedCudaKernel"
-_FREE = (_TRITON, _STATIC, _STATIC_OLD, ("torch.cuda", "MemPool"))
-_LOAD = (
-    (*_TRITON, "_init_handles"),
-    (*_STATIC, "load_kernel"),
-    (*_STATIC_OLD, "load_kernel"),
-    ("torch.cuda._utils", "", "_cuda_load_module"),
-    ("torch.cuda.jiterator", "_JittedFunction", "__call__"),
-)
 # Operations that make a handle in each thread that calls one, and those that may allocate outside torch on any call.
 _HANDLES = frozenset(
     f"aten::{name}"
@@ -83,21 +72,22 @@ class Later:
 
 def targets() -> Targets:
     found: Targets = {"ipc_collect": (torch.cuda, "ipc_collect", _collect_ipc_later)}
-    for module, name in _FREE:
-        owner = _found(module, name)
-        final = getattr(owner, "__del__", None)
-        if owner is not None and (final is not None or name == "MemPool"):
-            found[f"{name}.__del__"] = owner, "__del__", _dies_later(final)
-    for module, name, loader in _LOAD:
-        owner = _found(module, name)
+    of_triton = getattr(sys.modules.get("triton.compiler.compiler"), "CompiledKernel", None)
+    kernels = of_triton, torch_names.StaticallyLaunchedTritonKernel, torch_names.StaticallyLaunchedCudaKernel
+    kinds = [kind for kind in kernels if kind is not None]
+    for kind in (*kinds, torch.cuda.MemPool):
+        final = getattr(kind, "__del__", None)
+        if final is not None or kind is torch.cuda.MemPool:
+            found[f"{kind.__name__}.__del__"] = kind, "__del__", _dies_later(final)
+    loaders = [(kind, name) for kind in kinds for name in ("_init_handles", "load_kernel")]
+    for owner, loader in (
+        *loaders,
+        torch_names.place("_cuda_load_module"),
+        (torch_names._JittedFunction, "__call__"),
+    ):
         if owner is not None and loader in vars(owner):
-            found[f"{module}.{name}.{loader}"] = owner, loader, _relaxed(vars(owner)[loader])
+            found[f"{owner.__name__}.{loader}"] = owner, loader, _relaxed(vars(owner)[loader])
     return found
-
-
-def _found(module: str, name: str) -> Any:
-    found = sys.modules.get(module)
-    return getattr(found, name, None) if name else found
 
 
 @functools.cache  # one for all captures: it is known by identity
@@ -136,13 +126,11 @@ def prepare(device_index: int) -> None:
     with (
         suppress(RuntimeError),  # on failure the capture's first product decides
         capture_lock.unnoticed(),
-        _disable_current_modes(),
-        torch._C.DisableTorchFunction(),
+        torch_names._disable_current_modes(),
+        torch.DisableTorchFunction(),
         torch.cuda.stream(torch.cuda.default_stream(device_index)),
     ):
-        make = getattr(torch._C, "_cuda_getCurrentBlasHandle", None)
-        if make is not None:
-            make()
+        torch.cuda.current_blas_handle()
         x = torch.ones(16, 16, dtype=torch.float16, device=f"cuda:{device_index}")
         torch.addmm(x[0], x, x)  # hipBLASLt has a handle of its own
 

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, optim
-from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
 
+from gfxgraph import torch_names
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, session_here
 from gfxgraph.capture.record.host_memory import HostRead
 from gfxgraph.capture.record.user_lines import place
@@ -167,6 +167,6 @@ def targets() -> Targets:
     kinds = {each for each in vars(optim).values() if isinstance(each, type) and "_init_group" in vars(each)}
     return {
         **{(short := f"{kind.__name__}._init_group"): (kind, "_init_group", _init_group(short)) for kind in kinds},
-        "make_scale": (GradScaler, "_lazy_init_scale_growth_tracker", _make_scale),
-        "optimizer_step_code": (Optimizer, "_optimizer_step_code", _step_is_over),
+        "make_scale": (*torch_names.place("_lazy_init_scale_growth_tracker"), _make_scale),
+        "optimizer_step_code": (*torch_names.place("_optimizer_step_code"), _step_is_over),
     }

@@ -21,8 +21,8 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._device import _device_constructors
 
+from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.capture_lock import holders, keep_until_captures_end
 from gfxgraph.capture.patches import deferred_calls, optimizers, tensor_reads
@@ -93,7 +93,7 @@ def install() -> None:
     _collects = gc.isenabled()
     for clear in (_installed.clear, _originals.clear, _collect_again):
         NAMES.note(clear)
-    _device_constructors()  # torch makes this table once: not while it would hold ours
+    torch_names._device_constructors()  # torch makes this table once: not while it would hold ours
     # A graph freed by the collector inside a capture invalidates that capture (torch since 2.9).
     gc.disable()
     for name, group in GROUPS.items():
@@ -160,9 +160,9 @@ def _set(owner: object, attribute: str, value: object) -> None:
 def _tell_of(original: object, replacement: object) -> None:
     """Make Dynamo skip a replacement, and make it the original to TorchScript, which knows functions as objects."""
     keep_from_dynamo(replacement)
-    operator = None if original is None else torch.jit._builtins._find_builtin(original)
+    operator = None if original is None else torch_names._find_builtin(original)
     if operator is not None:
-        torch.jit._builtins._register_builtin(replacement, operator)
+        torch_names._register_builtin(replacement, operator)
 
 
 # -- the collector, and threads that begin --------------------------------------------------------------

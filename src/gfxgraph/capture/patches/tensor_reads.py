@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
+from gfxgraph import torch_names
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, keep_from_dynamo, session_here
 from gfxgraph.capture.record.host_memory import may_change, shares_memory
 from gfxgraph.capture.record.host_values import NUMBERS, HostValues, holds_numbers, is_number, plain
@@ -262,8 +263,7 @@ READS: Targets = {
     **METHODS,
     **_table(Tensor, _function, "", as_subclass=_same_memory, new_tensor=_new_tensor),
     "_make_subclass": (
-        Tensor,
-        "_make_subclass",
+        *torch_names.place("_make_subclass"),
         staticmethod(_function("_make_subclass", "_make_subclass", _same_memory)),
     ),
     **_table(torch, _function, "", save=_save, tensor=_made_on_host, as_tensor=_made_on_host, asarray=_made_on_host),

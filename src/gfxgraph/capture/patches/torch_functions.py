@@ -7,10 +7,8 @@ from typing import Any
 
 import torch
 
+from gfxgraph import torch_names
 from gfxgraph.process import process
-
-_fake_mode = torch._C._get_dispatch_mode
-_FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 class Stock(dict[str, Any]):
@@ -25,16 +23,18 @@ class Stock(dict[str, Any]):
 STOCK = Stock()
 Targets = dict[str, tuple[Any, str, Any]]
 """Short name -> (owner, attribute, replacement)."""
-_frames = torch._C._dynamo.eval_frame  # works without Dynamo, whose import takes seconds
-can_keep_from_dynamo = hasattr(_frames, "set_code_exec_strategy")
 _kept: dict[int, object] = {}
 """Code that Dynamo skips, by identity."""
+
+
+def _is_faked() -> bool:
+    return torch_names._get_dispatch_mode(torch_names._TorchDispatchModeKey.FAKE) is not None
 
 
 def session_here() -> Any:
     """This thread's capture; None if there is none, or while torch.compile traces."""
     session = process.active_session()
-    if session is None or session.recorder.paused or _fake_mode(_FAKE) is not None:
+    if session is None or session.recorder.paused or _is_faked():
         return None
     return session
 
@@ -61,7 +61,6 @@ def keep_from_dynamo(func: object) -> None:
     """
     code = getattr(func, "__code__", None)
     number = object.__hash__(code)
-    if code is not None and number not in _kept and can_keep_from_dynamo:
+    if code is not None and number not in _kept:
         _kept[number] = code
-        skip = _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.SKIP)
-        _frames.set_code_exec_strategy(code, skip)
+        torch_names.have_dynamo("SKIP", code)

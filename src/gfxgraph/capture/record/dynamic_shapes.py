@@ -27,9 +27,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from gfxgraph import torch_names
 from gfxgraph.capture.patches import replaced
 from gfxgraph.capture.record.host_values import holds_numbers, now, plain
 from gfxgraph.capture.record.overloads import has_compiled_nothing, written
@@ -42,7 +41,6 @@ from gfxgraph.core.unsafe import Kind, UnsafeOp, When
 from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
 
-_interpreter = torch._C._functorch.peek_interpreter_stack
 _MOVING = UnsafeOp(
     "moving tensor", Kind.DYNAMIC_SHAPE, "it computes with a tensor whose shape depends on data", When.ALWAYS
 )
@@ -267,7 +265,7 @@ class MovingCalls(TorchFunctionMode):
         return self._moving.call(func, args, kwargs)
 
 
-class WriteSaver(TorchDispatchMode):
+class WriteSaver(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
     """Saves existing tensors before a call writes to them, and notes them in ``found``."""
 
     supports_higher_order_operators = True
@@ -283,7 +281,7 @@ class WriteSaver(TorchDispatchMode):
         if hasattr(func, "_schema"):
             writes = [*written(func, args, kwargs)]
         else:  # nothing says what a higher-order operator writes, as Triton's does
-            writes = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            writes = [leaf for leaf in torch_names.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         targets = [tensor for tensor in writes if memory_of(tensor) not in self._made]
         self._session.rollback.save(targets, self._session.streams.own)
         self._found += targets
@@ -303,8 +301,8 @@ def _can_be_made_again(tensors: list[Tensor], kwargs: Any) -> bool:
         "out" in kwargs  # a replay may pass other memory
         or _needs_gradients(tensors)  # autograd keeps sizes, numbers and tensors of its own
         or torch.is_autocast_enabled("cpu")
-        or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-        or _interpreter() is not None
+        or torch_names._top_saved_tensors_default_hooks(True) is not None
+        or torch_names.peek_interpreter_stack() is not None
         or not all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
     )
 

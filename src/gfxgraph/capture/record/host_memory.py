@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.capture.record.overloads import NO_NODE, OpInfo, written
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import flat, kept_identity, memory_of
@@ -164,7 +165,7 @@ class HostTensor(HostRead):
             return None
         if content is None:
             return "the number of writes to a host tensor", self._version, version
-        with torch._C._InferenceMode(True):
+        with torch_names._InferenceMode(True):
             then, now = content.reshape(-1), tensor.reshape(-1)
             same = torch.equal(then, now)
             if not same:
@@ -213,7 +214,7 @@ def lends_memory(tensor: Tensor) -> bool:
 
 def host_generator(args: Any, kwargs: Any) -> torch.Generator:
     """The generator of a draw on the host."""
-    given = (item for item in (*args, *kwargs.values()) if isinstance(item, torch._C.Generator))
+    given = (item for item in (*args, *kwargs.values()) if isinstance(item, type(torch.default_generator)))
     return next(given, torch.default_generator)  # type: ignore[return-value]
 
 

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 from torch.overrides import is_tensor_like
 
+from gfxgraph import torch_names
 from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.record.host_memory import lends_memory
 from gfxgraph.capture.record.user_lines import place, wants_plain_numbers
@@ -52,7 +53,7 @@ that reads one is captured when it holds one call's values."""
 
 def _below_modes(read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Read a tensor as torch does: what modes and subclasses make of it is done once, with the number."""
-    with torch._C.DisableTorchFunction():
+    with torch.DisableTorchFunction():
         return read(*args, **kwargs)
 
 
@@ -60,7 +61,7 @@ def _content(session: Any, tensor: Tensor) -> Tensor:
     """A copy that the capture does not see."""
     session.recorder.paused = True
     try:
-        with torch._C._InferenceMode(True):
+        with torch_names._InferenceMode(True):
             return tensor.clone()
     finally:
         session.recorder.paused = False
@@ -116,7 +117,7 @@ class HostValues:
     def is_tainted(self, tensor: Tensor) -> bool:
         if not self.tainted or tensor.is_cuda:
             return False
-        with torch._C.DisableTorchFunction():  # dynamic_shapes.py would take the look at its memory for the program's
+        with torch.DisableTorchFunction():  # dynamic_shapes.py would take the look at its memory for the program's
             return memory_of(tensor) in self.tainted
 
     def reads_tainted(self, args: Any, kwargs: Any) -> bool:
@@ -241,7 +242,7 @@ class HostValues:
             self.taint(out)
 
             def again() -> None:
-                with torch._C._InferenceMode(True):
+                with torch_names._InferenceMode(True):
                     out.copy_(read())
 
             return out, CallStep(name, where, again)

@@ -5,15 +5,14 @@ unsafe table applies to a call, and the two operations that are recorded whole.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
+from gfxgraph import torch_names
 from gfxgraph.capture.patches.deferred_calls import quiet
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, session_here
 from gfxgraph.capture.record.streams import noting
@@ -81,7 +80,7 @@ def written(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, ...]:
     return tuple(t for t in flat(args, kwargs) if id(t) in targets)
 
 
-def outs(func: torch._ops.OpOverload, kwargs: dict[str, object]) -> tuple[str, ...]:
+def outs(func: Any, kwargs: dict[str, object]) -> tuple[str, ...]:
     """Names of torch's ``out=`` among the arguments, where they are on the device: nothing reads what they hold."""
     names = [a.name for a in func._schema.arguments if a.is_out and func.namespace == "aten"]
     return tuple(name for name in names if isinstance(given := kwargs.get(name), Tensor) and given.is_cuda)
@@ -96,14 +95,14 @@ def outs(func: torch._ops.OpOverload, kwargs: dict[str, object]) -> tuple[str, .
 # listed here: tests/unit/capture/record/test_overloads.py calls each one both ways.
 _METHODS = (
     "add.Tensor add_.Tensor sub.Tensor mul.Tensor mul_.Tensor div.Tensor neg rsqrt sqrt cos sin exp tanh sigmoid "
-    "pow.Tensor_Scalar mean.dim view t transpose.int unsqueeze expand detach clone mm bmm index_copy_"
+    "pow.Tensor_Scalar mean.dim view t transpose.int unsqueeze expand clone mm bmm index_copy_"
 )
 _FUNCTIONS = "cat addmm"
-_NN = "silu gelu"
+_NN = "gelu"
 
 
 def _found() -> dict[str, Callable[..., Any]]:
-    rooms = ((torch._C.TensorBase, _METHODS), (torch._C._VariableFunctions, _FUNCTIONS), (torch._C._nn, _NN))
+    rooms = ((Tensor.__base__, _METHODS), (torch, _FUNCTIONS), (torch.nn.functional, _NN))
     found: dict[str, Callable[..., Any]] = {}
     for room, names in rooms:
         for name in names.split():
@@ -114,7 +113,7 @@ def _found() -> dict[str, Callable[..., Any]]:
 
 
 BINDINGS = _found()
-"""``aten::add.Tensor`` -> ``torch._C.TensorBase.add``."""
+"""``aten::add.Tensor`` -> ``Tensor.__base__.add``."""
 
 
 # Which calls of a listed operation are unsafe: the table's ``When``, evaluated on actual arguments.
@@ -223,7 +222,7 @@ class OpInfo:
         self.names_tensors = len(may_hold) > len(self.tensors)
         self.n_tensors = (self.tensors[-1] + 1) if self.tensors else 0
         # Inference mode passes composite operations whole: their parts are recorded instead.
-        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        has = torch_names._dispatch_has_kernel_for_dispatch_key
         full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
         self.is_composite = has(full, "CompositeImplicitAutograd") and not has(full, "CUDA")
         self.relays = torch.Tag.inplace_view in func.tags and schema.name != "aten::detach_"
@@ -264,13 +263,7 @@ def known_as(info: OpInfo) -> object:
 # -- operations recorded whole: linear and attention ---------------------------------------------------------
 
 
-_linear = torch._C._nn.linear
-_attention = torch._C._nn.scaled_dot_product_attention
-_n_modes = torch._C._len_torch_dispatch_stack
-_has_function_mode = torch._C._is_torch_function_mode_enabled
-_interpreter = torch._C._functorch.peek_interpreter_stack
-_Excluded = torch._C._ExcludeDispatchKeyGuard
-_Key, _Keys = torch._C.DispatchKey, torch._C.DispatchKeySet
+_Key, _Keys = torch.DispatchKey, torch.DispatchKeySet
 _MODES = _Keys(_Key.Python) | _Keys(_Key.PythonTLSSnapshot) | _Keys(_Key.PreDispatch)
 _modes_off: list[AbstractContextManager[None]] = []
 """Guards to enter again, none of them entered now: one that is made for a call costs as much as the call.
@@ -284,18 +277,17 @@ _PLAIN = frozenset({bool, int, float, type(None)})
 
 def has_compiled_nothing() -> bool:
     """True as long as no compiled code can have a guard on a function that a capture would replace."""
-    frames: Any = sys.modules.get("torch._dynamo.convert_frame")
-    return frames is None or bool(frames.FRAME_COUNTER == 0)
+    return not torch_names.FRAME_COUNTER
 
 
 def has_inductor() -> bool:
     """Whether compiled code may run in a capture."""
-    return "torch._inductor.output_code" in sys.modules
+    return torch_names.CompiledFxGraph is not None
 
 
 def compiled_targets() -> Targets:
     """What runs a graph that Inductor has compiled: its kernels read memory that no operation names."""
-    return {"compiled": (torch._inductor.output_code.CompiledFxGraph, "__call__", _run_compiled)}
+    return {"compiled": (torch_names.CompiledFxGraph, "__call__", _run_compiled)}
 
 
 def _run_compiled(graph: Any, inputs: Any) -> Any:
@@ -311,7 +303,7 @@ def whole_targets() -> Targets:
     return {
         short: (functional, name, instead)
         for short, (name, instead) in found.items()
-        if getattr(functional, name) in (getattr(torch._C._nn, name), instead)
+        if getattr(functional, name) in (getattr(torch_names, name), instead)
     }
 
 
@@ -324,7 +316,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
         or not _is_plain(weight)
         or not (bias is None or _is_plain(bias))
     ):  # fmt: skip
-        return _linear(input, weight, bias)
+        return torch_names.linear(input, weight, bias)
     args = (input, weight) if bias is None else (input, weight, bias)
     return recorder.__torch_dispatch__(_LINEAR, (), args)  # type: ignore[no-any-return]
 
@@ -349,7 +341,7 @@ def attention(
         or type(is_causal) is not bool
         or not all(type(each) in _PLAIN for each in named.values())
     ):
-        return _attention(query, key, value, attn_mask, dropout_p, is_causal, **named)
+        return torch_names.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **named)
     args = (query, key, value, attn_mask, 0.0, is_causal)
     return recorder.__torch_dispatch__(_ATTENTION, (), args, named)  # type: ignore[no-any-return]
 
@@ -364,11 +356,11 @@ def _recorder() -> OngoingRecording | None:
         recorder.paused
         or recorder.is_wary
         or _has_grad()
-        or _n_modes() != 1  # the recorder
+        or torch_names._len_torch_dispatch_stack() != 1  # the recorder
         or _has_autocast()  # of the GPU; naming it costs more than all else here
-        or _has_function_mode()
-        or _interpreter() is not None
-        or forward_ad._current_level >= 0
+        or torch_names._is_torch_function_mode_enabled()
+        or torch_names.peek_interpreter_stack() is not None
+        or torch_names._current_level >= 0
     ):
         return None
     return recorder
@@ -385,7 +377,7 @@ def _whole(overload: Any, original: Any) -> object:
         try:
             off = _modes_off.pop()
         except IndexError:
-            off = _Excluded(_MODES)
+            off = torch_names._ExcludeDispatchKeyGuard(_MODES)
         with off:
             out: Tensor = original(*args, **kwargs)
         _modes_off.append(off)
@@ -399,5 +391,6 @@ def _whole(overload: Any, original: Any) -> object:
     return known_as(info)
 
 
-_LINEAR = _whole(torch.ops.aten.linear.default, _linear)
-_ATTENTION = _whole(torch.ops.aten.scaled_dot_product_attention.default, _attention)
+if not torch_names.why_off("capture"):
+    _LINEAR = _whole(torch.ops.aten.linear.default, torch_names.linear)
+    _ATTENTION = _whole(torch.ops.aten.scaled_dot_product_attention.default, torch_names.scaled_dot_product_attention)

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, session_here
 from gfxgraph.capture.record.user_lines import place
@@ -79,7 +80,7 @@ class Generators:
 
     def given(self, args: tuple[object, ...], kwargs: dict[str, object]) -> list[Any]:
         """The device generators among an operation's arguments."""
-        given = [g for g in (*args, *kwargs.values()) if isinstance(g, torch._C.Generator)]
+        given = [g for g in (*args, *kwargs.values()) if isinstance(g, type(torch.default_generator))]
         found = [self._base.generator_of(g) if hasattr(self._base, "generator_of") else g for g in given]
         return [g for g in found if g.device.type == "cuda"]
 
@@ -127,14 +128,14 @@ def registering(base: Any, graph: object, states: list[object]) -> Iterator[None
     ("The graph should be registered to the state"; torch 2.11, H200). What cannot be registered is not destroyed.
     """
     try:
-        with torch._C._DisableTorchDispatch():
+        with torch_names._DisableTorchDispatch():
             yield
     except BaseException:
         try:
             with (
                 capture_lock.unnoticed(),  # the tensor may need memory of the driver's
                 torch.cuda.stream(torch.cuda.default_stream()),  # which is never captured
-                torch._C._DisableTorchDispatch(),
+                torch_names._DisableTorchDispatch(),
             ):
                 for state in states:
                     base.register_generator_state(graph, state)
@@ -161,7 +162,7 @@ _found: dict[str, Any] = {}
 def drawing_targets() -> Targets:
     """Every function that may be replaced now."""
     guarded = _guarded()
-    rooms = () if guarded is None else ((torch, _FUNCTIONS), (torch._VF, _FUNCTIONS), (Tensor, _METHODS))
+    rooms = () if guarded is None else ((torch, _FUNCTIONS), (torch_names._VF, _FUNCTIONS), (Tensor, _METHODS))
     found = [(owner, name, getattr(owner, name, None)) for owner, names in rooms for name in names]
     return {
         f"draw.{owner.__name__}.{name}": (owner, name, _waiting(original))
@@ -172,19 +173,19 @@ def drawing_targets() -> Targets:
 
 def _guarded() -> frozenset[int] | None:
     """The ``id`` of everything that compiled code has guards on; None if this version of Dynamo does not tell."""
-    frames: Any = sys.modules.get("torch._dynamo.convert_frame")
-    if frames is None or not frames.FRAME_COUNTER:
+    n_traced = torch_names.FRAME_COUNTER
+    if not n_traced:
         return frozenset()
-    seen = getattr(getattr(frames, "input_codes", None), "seen", None)
+    seen = getattr(torch_names.input_codes, "seen", None)
     newest = seen[-1] if seen else None  # the counter begins again where Dynamo is reset
-    if _found.get("at") != frames.FRAME_COUNTER or _found["newest"] is not newest:
-        _found.update(at=frames.FRAME_COUNTER, newest=newest, ids=_identities(seen))
+    if _found.get("at") != n_traced or _found["newest"] is not newest:
+        _found.update(at=n_traced, newest=newest, ids=_identities(seen))
     return _found["ids"]
 
 
 def _identities(seen: list[Any] | None) -> frozenset[int] | None:
-    entries_of = getattr(torch._C._dynamo.eval_frame, "_debug_get_cache_entry_list", None)
-    if entries_of is None or seen is None:
+    entries_of = torch_names._debug_get_cache_entry_list
+    if seen is None:
         return None
     entries = [entry for ref in list(seen) if (code := ref()) is not None for entry in entries_of(code)]
     parts = [part for entry in entries for part in getattr(entry.guard_manager, "code_parts", ())]
@@ -230,7 +231,7 @@ def asks_dynamo() -> bool:
 
 
 _ON_THE_WAY = frozenset({__name__, "torch.cuda", "torch.cuda.random", "torch.random"})
-_COMPILER = frozenset({"torch._dynamo.convert_frame", "torch._dynamo.utils"})
+_COMPILER = frozenset(torch_names.OF_DYNAMO)
 
 
 def shield_from_dynamo() -> None:
@@ -239,18 +240,9 @@ def shield_from_dynamo() -> None:
     Compiled code calls them after a graph break, and Dynamo then compiles what they call. Up to torch 2.14 that is a
     function called under a lock, and Dynamo, restoring the state after tracing, waits for that lock forever.
     """
-    frames = torch._C._dynamo.eval_frame
-    if not hasattr(frames, "set_code_exec_strategy"):
-        return
-    action = frames._FrameAction
-    codes = [torch.cuda.random.get_rng_state.__code__, torch.cuda.random.set_rng_state.__code__]
-
-    def set_all(wanted: Any) -> None:
-        for code in codes:
-            frames.set_code_exec_strategy(code, frames._FrameExecStrategy(wanted, wanted))
-
-    bridge.undo.append(lambda: set_all(action.DEFAULT))
-    set_all(action.SKIP)
+    codes = torch.cuda.random.get_rng_state.__code__, torch.cuda.random.set_rng_state.__code__
+    bridge.undo.append(lambda: torch_names.have_dynamo("DEFAULT", *codes))
+    torch_names.have_dynamo("SKIP", *codes)
 
 
 # -- seeds, and the methods of generators -----------------------------------------------------------------
@@ -281,7 +273,8 @@ _OF_GENERATORS = ("get_state", "set_state", "manual_seed", "seed")
 
 def _generator_targets() -> Targets:
     """Methods of generators: torch's functions call them, and so do programs."""
-    classes = torch._C.Generator, *torch._C.Generator.__subclasses__()
+    kind = type(torch.default_generator)
+    classes = kind, *kind.__subclasses__()
     return {
         f"generator.{number}.{name}": (
             owner,

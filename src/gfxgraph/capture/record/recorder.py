@@ -32,12 +32,11 @@ from weakref import getweakrefs
 
 import torch
 from torch import Tensor
-from torch._ops import HigherOrderOperator
 from torch.nn import Parameter
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from gfxgraph import torch_names
 from gfxgraph.capture import rooms
-from gfxgraph.capture.patches.torch_functions import can_keep_from_dynamo, keep_from_dynamo
+from gfxgraph.capture.patches.torch_functions import keep_from_dynamo
 from gfxgraph.capture.record.host_values import plain
 from gfxgraph.capture.record.overloads import NO_NODE, OPS, OpInfo, identity
 from gfxgraph.capture.record.user_lines import LIBRARIES, SKIP, place, user_frame
@@ -55,7 +54,7 @@ def _no_reader() -> int:
     return 0
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
     """Records one session; see the module's docstring."""
 
     supports_higher_order_operators = True
@@ -79,7 +78,7 @@ class Recorder(TorchDispatchMode):
         self.readers: dict[int, Callable[[], int | tuple[int, ...]]] = {}
         self.frontiers: set[int | tuple[int, ...]] = {0}
         self.device_index = session.device_index
-        self.raw_stream = torch._C._cuda_getCurrentRawStream
+        self.raw_stream = torch_names._cuda_getCurrentRawStream
         self.is_hip_like = session.state.driver.name != "cuda"
         self.holds: list[Tensor] | None = None
         """If set, every result is held until the capture is over, so that no two share memory."""
@@ -484,7 +483,7 @@ def _shield_from_dynamo() -> None:
     It costs 4 us an operation (H200 host) and imports Dynamo, which takes seconds, inside a process's first capture.
     """
     plain = getattr(Recorder.__torch_dispatch__, "__wrapped__", None)
-    if plain is not None and can_keep_from_dynamo:
+    if plain is not None:
         keep_from_dynamo(plain)
         Recorder.__torch_dispatch__ = plain  # type: ignore[method-assign]
 
@@ -506,8 +505,8 @@ _EXACT = frozenset({Tensor, Parameter, list})
 
 TO_RECORD = object()
 _TRACED = frozenset({"FakeTensor", "FunctionalTensor"})
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
+_COMPOSITE = torch.DispatchKey.CompositeImplicitAutograd
+_EXPLICIT = torch.DispatchKey.CompositeExplicitAutograd
 _BRANCHES = UnsafeOp(
     "control flow", Kind.HOST_READ, "a value on the device decides what it runs, and how often", When.ALWAYS
 )
@@ -531,7 +530,7 @@ def not_recorded(
     recorder: Recorder, func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
     """A question of C++'s, or a higher-order operator: what its implementation calls is recorded."""
-    if not isinstance(func, HigherOrderOperator):
+    if not isinstance(func, torch_names.HigherOrderOperator):
         return func(*args, **kwargs)
     is_traced_now = any(map(is_traced, flat(args, kwargs)))
     if func.name() in _BRANCHING and recorder.session.policy is OnUnsafe.SPLIT and not is_traced_now:
@@ -542,15 +541,15 @@ def not_recorded(
 
 
 def seen_inside(
-    mode: TorchDispatchMode, func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+    mode: Any, func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
     """Call an operator such that the mode sees what a higher-order one's implementation calls.
 
     Torch calls that with no mode but those below this one, and some implementations insist on none: what they are
     given to call is then seen alone.
     """
-    kernel = func.py_kernels.get(_EXPLICIT) if isinstance(func, HigherOrderOperator) else None
-    if kernel is None or torch._C._len_torch_dispatch_stack() or any(map(is_traced, flat(args, kwargs))):
+    kernel = func.py_kernels.get(_EXPLICIT) if isinstance(func, torch_names.HigherOrderOperator) else None
+    if kernel is None or torch_names._len_torch_dispatch_stack() or any(map(is_traced, flat(args, kwargs))):
         return func(*args, **kwargs)
     code = getattr(getattr(kernel, "func", kernel), "__code__", None)
     if code is None or "_get_current_dispatch_mode" in code.co_names:
@@ -559,7 +558,7 @@ def seen_inside(
         return kernel(*args, **kwargs)
 
 
-def _seen(mode: TorchDispatchMode, item: object) -> object:
+def _seen(mode: Any, item: object) -> object:
     if isinstance(item, Tensor) or not callable(item):
         return item
 
@@ -615,7 +614,7 @@ def looked_at(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> tuple
     return TO_RECORD, args, kwargs
 
 
-_AUTOCAST = {"cuda": torch._C.DispatchKey.AutocastCUDA, "cpu": torch._C.DispatchKey.AutocastCPU}
+_AUTOCAST = {"cuda": torch.DispatchKey.AutocastCUDA, "cpu": torch.DispatchKey.AutocastCPU}
 
 
 def as_outside() -> Any:
@@ -624,14 +623,14 @@ def as_outside() -> Any:
     Inference mode hands such an operation whole to the mode. Torch has switched everything above the mode off in its
     handler, autocast too: the parts of ``square`` would give bfloat16 where eager gives float32.
     """
-    with torch._C._RestorePythonTLSSnapshot():  # as it was at the dispatcher's entry
+    with torch_names._RestorePythonTLSSnapshot():  # as it was at the dispatcher's entry
         keys = [key for kind, key in _AUTOCAST.items() if torch.is_autocast_enabled(kind)]
     if not keys:
         return nullcontext()
-    excluded = torch._C._dispatch_tls_local_exclude_set()
+    excluded = torch_names._dispatch_tls_local_exclude_set()
     for key in keys:
         excluded = excluded.remove(key)
-    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
+    return torch_names._ForceDispatchKeyGuard(torch_names._dispatch_tls_local_include_set(), excluded)
 
 
 def _repaired(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> Any:
@@ -674,7 +673,7 @@ def first_seen(func: Any) -> OpInfo | None:
 
     The latter (prim::device, aten::dim) are unknown to the dispatcher; an exception there would end the process.
     """
-    if not hasattr(func, "_schema") or not torch._C._dispatch_has_kernel(func.name()):
+    if not hasattr(func, "_schema") or not torch_names._dispatch_has_kernel(func.name()):
         return None
     info = OPS[identity(func)] = OpInfo(func)
     return info

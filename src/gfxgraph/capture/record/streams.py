@@ -14,18 +14,16 @@ import functools
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, session_here
 from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus, OnUnsafe
-
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import ProcessGroup, Work
 
 
 def wait_for(state: process.Process, stream: Any) -> None:
@@ -167,7 +165,7 @@ def _launched(name: str, out: object) -> list[object]:
     return [*works_of(out)]
 
 
-def works_of(out: object) -> Iterator[Work]:
+def works_of(out: object) -> Iterator[torch.distributed.Work]:
     """The works in what an operation gave: the same objects as the program will get.
 
     NCCL and RCCL give nothing to wait for where ``async_op`` is False, since torch 2.8: a null that only C++
@@ -175,7 +173,7 @@ def works_of(out: object) -> Iterator[Work]:
     """
     for part in out if isinstance(out, (tuple, list)) else (out,):
         if isinstance(part, torch.ScriptObject) and part._has_method("wait"):
-            work: Work | None = torch._C._distributed_c10d.Work.unbox(part)
+            work: torch.distributed.Work | None = torch.distributed.Work.unbox(part)
             if work is not None:
                 yield work
 
@@ -185,7 +183,7 @@ def wait_for_launched(launched: object) -> None:
     if not isinstance(launched, weakref.ref):
         STOCK["work.wait"](launched)
     elif (tensor := launched()) is not None:
-        torch.ops._c10d_functional.wait_tensor(tensor)
+        torch_names.wait_tensor(tensor)
 
 
 def are_used() -> bool:
@@ -196,18 +194,16 @@ def are_used() -> bool:
 def targets() -> Targets:
     if not are_used():
         return {}
-    c10d = torch._C._distributed_c10d
+    work = torch.distributed.Work
     return {
-        **{
-            f"work.{name}": (c10d.Work, name, _waiting(f"work.{name}")) for name in _WAITS if hasattr(c10d.Work, name)
-        },
-        "work.end_coalescing": (c10d.ProcessGroup, "_end_coalescing", _end_coalescing),
+        **{f"work.{name}": (work, name, _waiting(f"work.{name}")) for name in _WAITS if hasattr(work, name)},
+        "work.end_coalescing": (*torch_names.place("_end_coalescing"), _end_coalescing),
     }
 
 
 @functools.cache  # one for all captures: it is known by identity
 def _waiting(short: str) -> Callable[..., object]:
-    def wait(work: Work, *args: object, **kwargs: object) -> object:
+    def wait(work: torch.distributed.Work, *args: object, **kwargs: object) -> object:
         session = session_here()
         call = STOCK[short]
         if session is None or session.policy is OnUnsafe.RAISE:
@@ -229,8 +225,8 @@ def _waiting(short: str) -> Callable[..., object]:
     return wait
 
 
-def _end_coalescing(group: ProcessGroup, *device: torch.device) -> Work | None:
-    work: Work | None = STOCK["work.end_coalescing"](group, *device)
+def _end_coalescing(group: torch.distributed.ProcessGroup, *device: torch.device) -> torch.distributed.Work | None:
+    work: torch.distributed.Work | None = STOCK["work.end_coalescing"](group, *device)
     session = session_here()
     if session is not None and work is not None and not any(each.type == "cpu" for each in device):
         session.streams.note_launched(work, session.n_segments)
@@ -338,11 +334,11 @@ def _wait_event(self: Any, stream: Any = None) -> Any:
 
 
 def wait_targets() -> Targets:
-    cuda, C, wait = torch.cuda, torch._C, "torch.cuda.synchronize"
+    cuda, place, wait = torch.cuda, torch_names.place, "torch.cuda.synchronize"
     return {
-        "device_synchronize": (C, "_cuda_synchronize", _by_host("device_synchronize", wait, True)),
+        "device_synchronize": (*place("_cuda_synchronize"), _by_host("device_synchronize", wait, True)),
         "accelerator_synchronize": (
-            C, "_accelerator_synchronizeDevice", _by_host("accelerator_synchronize", wait, True)
+            *place("_accelerator_synchronizeDevice"), _by_host("accelerator_synchronize", wait, True)
         ),
         "stream_synchronize": (cuda.Stream, "synchronize", _wait_for("stream", "synchronize")),
         "stream_query": (cuda.Stream, "query", _wait_for("stream", "query")),
@@ -351,9 +347,9 @@ def wait_targets() -> Targets:
         "elapsed": (cuda.Event, "elapsed_time", _event_elapsed),
         "record": (cuda.Event, "record", _record),
         "wait": (cuda.Event, "wait", _wait_event),
-        "empty_cache": (C, "_cuda_emptyCache", _by_host("empty_cache", "torch.cuda.empty_cache", False)),
+        "empty_cache": (*place("_cuda_emptyCache"), _by_host("empty_cache", "torch.cuda.empty_cache", False)),
         # torch.cuda.graph() calls it on entry: freeing pinned memory kills a running capture.
         "host_empty_cache": (
-            C, "_host_emptyCache", _by_host("host_empty_cache", "torch.cuda.empty_cache", False)
+            *place("_host_emptyCache"), _by_host("host_empty_cache", "torch.cuda.empty_cache", False)
         ),
     }  # fmt: skip

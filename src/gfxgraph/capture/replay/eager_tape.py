@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.capture.record.streams import works_of
 from gfxgraph.capture.replay.graph_tensors import has_layout
 from gfxgraph.core.tape import Entry, Tape, TapeValue, leaves, substitute
@@ -29,7 +30,7 @@ def below_autograd(*given: Tensor) -> Iterator[None]:
         given: what the work takes. In inference mode torch refuses to transpose a sparse tensor made outside it.
     """
     is_inference = all(map(has_layout, given)) or any(tensor.is_inference() for tensor in given)
-    with torch.inference_mode(is_inference), torch.no_grad(), torch._C._DisableAutocast():
+    with torch.inference_mode(is_inference), torch.no_grad(), torch_names._DisableAutocast():
         yield
 
 

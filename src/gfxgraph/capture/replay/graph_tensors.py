@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import _unsafe_preserve_version_counter
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
+
+from gfxgraph import torch_names
 
 _ROWS = (torch.sparse_csr, torch.sparse_bsr)
 _COLUMNS = (torch.sparse_csc, torch.sparse_bsc)
@@ -99,7 +100,7 @@ def used_on(tensor: Tensor, stream: Any) -> None:
         if not part.is_cuda:  # a jagged tensor's lengths
             continue
         plain = part.conj() if part.is_conj() else part
-        (torch._neg_view(plain) if plain.is_neg() else plain).record_stream(stream)
+        (torch_names._neg_view(plain) if plain.is_neg() else plain).record_stream(stream)
 
 
 def overwrite(target: Tensor, source: Tensor) -> None:
@@ -107,7 +108,7 @@ def overwrite(target: Tensor, source: Tensor) -> None:
 
     As after a graph's launch, autograd is not told of the write.
     """
-    version = nullcontext() if target.is_inference() else _unsafe_preserve_version_counter(target)
+    version = nullcontext() if target.is_inference() else torch_names._unsafe_preserve_version_counter(target)
     for dim, (size, stride) in enumerate(zip(target.size(), target.stride()) if has_layout(target) else ()):
         if stride == 0 and size > 1:
             target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
@@ -121,7 +122,7 @@ def tensor_at(layout: Layout) -> Tensor:
     nbytes = layout.span_nbytes
     if nbytes == 0:
         return torch.empty_strided(layout.size, layout.stride, dtype=layout.dtype, device=layout.device)
-    storage = torch._C._construct_storage_from_data_pointer(layout.address, layout.device, nbytes)
+    storage = torch_names._construct_storage_from_data_pointer(layout.address, layout.device, nbytes)
     metadata: dict[str, Any] = {
         "nbytes": nbytes,
         "data_ptr": layout.address,
@@ -131,7 +132,7 @@ def tensor_at(layout: Layout) -> Tensor:
         "device": layout.device,
         "storage_offset": 0,
     }
-    return torch._C._construct_CUDA_Tensor_From_Storage_And_Metadata(metadata, storage)
+    return torch_names._construct_CUDA_Tensor_From_Storage_And_Metadata(metadata, storage)
 
 
 def storages_at(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -215,7 +216,7 @@ def all_segments() -> list[dict[str, Any]]:
     Avoids ``torch.cuda.memory_snapshot()``, which up to torch 2.14 drops one reference too many to each number of the
     pool's id: a live integer is freed in the end, and the process crashes later, anywhere (torch 2.11 on).
     """
-    found: list[dict[str, Any]] = torch.cuda.memory._snapshot()["segments"]
+    found: list[dict[str, Any]] = torch_names._snapshot()["segments"]
     return found
 
 

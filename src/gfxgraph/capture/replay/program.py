@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd import profiler
 
+from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.record.host_memory import HostRead
 from gfxgraph.capture.replay.eager_tape import Env, below_autograd, run_tape, wait_for_collective
@@ -189,7 +190,7 @@ class SegmentStep(Step):
         """Do the segment's work operation by operation, writing to the same addresses."""
         env = self.compute(program)
         self.wait_for_host_results()
-        with torch._C._InferenceMode(True):
+        with torch_names._InferenceMode(True):
             for value, place in self.live:
                 made, target = env.get(value), tensor_of(place)
                 if made is not None and made.data_ptr() != target.data_ptr():
@@ -285,7 +286,7 @@ def _point(out: Tensor, result: Tensor) -> None:
 
 def _refresh(out: Tensor, result: Tensor) -> None:
     """Copy a replay's result in place."""
-    with torch._C._InferenceMode(True):
+    with torch_names._InferenceMode(True):
         overwrite(out, result)
 
 
@@ -443,12 +444,12 @@ class Program:
             read.check()
 
     def run(self) -> None:
-        if profiler._is_profiler_enabled:  # so that a timeline shows the segments and the host steps
+        if torch_names._is_profiler_enabled:  # so that a timeline shows the segments and the host steps
             for step in self.due_steps():
                 with profiler.record_function(f"gfxgraph: {step}"):
                     step.run(self)
             return
-        with torch._C.DisableTorchFunction():  # modes round the replay saw the captured calls, or nothing
+        with torch.DisableTorchFunction():  # modes round the replay saw the captured calls, or nothing
             for step in self.due_steps():
                 step.run(self)
 

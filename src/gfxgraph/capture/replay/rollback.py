@@ -16,6 +16,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.capture.patches.torch_functions import STOCK, put_state, state_of
 from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, overwrite, tensor_of, used_on
 
@@ -49,7 +50,7 @@ class Rollback:
         fresh = {key: t for t in map(tensor_of, places) if (key := _key(t)) not in self._known}
         if not all(tensor.is_cuda for tensor in fresh.values()):
             _wait(stream, fresh.values())
-        with torch._C._InferenceMode(True):
+        with torch_names._InferenceMode(True):
             self.contents += [tensor.clone() for tensor in fresh.values()]
         self.tensors += fresh.values()
         self._known.update(fresh)
@@ -85,7 +86,7 @@ class Rollback:
         """
         failed: RuntimeError | None = None
         _wait(stream, self.tensors)
-        with torch._C._InferenceMode(True), torch.cuda.stream(stream) if stream is not None else nullcontext():
+        with torch_names._InferenceMode(True), torch.cuda.stream(stream) if stream is not None else nullcontext():
             # Newest first: if two saved views overlap, the older content must win.
             for tensor, saved in zip(reversed(self.tensors), reversed(self.contents)):
                 if not saved.numel():

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
+from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.replay.graph_tensors import all_segments
 from gfxgraph.core.locks import new_lock
@@ -81,7 +81,6 @@ def arrange_exit(state: process.Process) -> None:
 MOST_TRIES = 64
 """Allocations to try for one block before giving up."""
 _NO_POOL = (0, 0)
-_CLEAR = "_cuda_clearCublasWorkspaces"
 
 own_pools: set[tuple[int, int]] = set()
 """Ids of the pools that callables capture into; only our captures allocate there."""
@@ -127,9 +126,9 @@ def keep_workspaces(undo: list[Callable[[], None]] | None = None) -> None:
     """Hook torch's function that frees workspaces; ``undo`` gets the call that restores it."""
     if undo is not None:
         undo.append(let_workspaces_go)
-    clear = getattr(torch._C, _CLEAR, None)
+    clear = torch_names._cuda_clearCublasWorkspaces
     if clear is not None and not hasattr(clear, "__wrapped__"):
-        setattr(torch._C, _CLEAR, functools.wraps(clear)(lambda: _clear(clear)))
+        setattr(*torch_names.place("_cuda_clearCublasWorkspaces"), functools.wraps(clear)(lambda: _clear(clear)))
 
 
 def let_workspaces_go() -> None:
@@ -137,9 +136,9 @@ def let_workspaces_go() -> None:
     state = process.current()
     if state is not None and state.platform == "simulator":
         _captures.clear()
-    clear: Any = getattr(torch._C, _CLEAR, None)
+    clear = torch_names._cuda_clearCublasWorkspaces
     if hasattr(clear, "__wrapped__"):
-        setattr(torch._C, _CLEAR, clear.__wrapped__)
+        setattr(*torch_names.place("_cuda_clearCublasWorkspaces"), clear.__wrapped__)
 
 
 def _clear(clear: Callable[[], Any]) -> None:
@@ -187,7 +186,12 @@ def _take_again(block: _Allocated, stream: Any) -> list[Tensor]:
     taken: list[Tensor] = []  # keeps failed tries allocated, so that each try gets other memory
     held: list[Tensor] = []
     n_missing = block.nbytes
-    with _disable_current_modes(), torch.cuda.stream(stream), _routed(block), suppress(torch.OutOfMemoryError):
+    with (
+        torch_names._disable_current_modes(),
+        torch.cuda.stream(stream),
+        _routed(block),
+        suppress(torch.OutOfMemoryError),
+    ):
         for _ in range(MOST_TRIES):
             taken.append(torch.empty(block.nbytes, dtype=torch.uint8, device=f"cuda:{block.device}"))
             start = max(block.address, taken[-1].data_ptr())
@@ -206,9 +210,9 @@ def _routed(block: _Allocated) -> Iterator[None]:
     if block.pool == _NO_POOL:
         yield
         return
-    torch._C._cuda_beginAllocateCurrentThreadToPool(block.device, block.pool)
+    torch_names._cuda_beginAllocateCurrentThreadToPool(block.device, block.pool)
     try:
         yield
     finally:
-        torch._C._cuda_endAllocateToPool(block.device, block.pool)
-        torch._C._cuda_releasePool(block.device, block.pool)
+        torch_names._cuda_endAllocateToPool(block.device, block.pool)
+        torch_names._cuda_releasePool(block.device, block.pool)

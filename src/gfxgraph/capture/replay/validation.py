@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.capture.replay.eager_tape import Env, run_tape
 from gfxgraph.capture.replay.graph_tensors import Layout, flat, overwrite, tensor_of
 from gfxgraph.capture.replay.node_walk import can_walk, walk
@@ -100,7 +101,7 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
     if not differing:
         return True
     culprit = _first_wrong(step, differing)
-    with torch._C._InferenceMode(True):
+    with torch_names._InferenceMode(True):
         for value, place in step.live:
             if value in reference:
                 overwrite(tensor_of(place), reference[value])
@@ -132,7 +133,7 @@ def _compared(program: Program, step: SegmentStep, reference: Env, eager: Rollba
     """The results and effects of the replay that differ from the reference, by address."""
     exact = is_exact(step.tape.entries) if step.tape.is_complete else True
     step.wait_for_host_results()
-    with torch._C._InferenceMode(True):
+    with torch_names._InferenceMode(True):
         live = [(value, tensor_of(place)) for value, place in step.live if value in reference]
         replayed = Rollback(step.mutated, program.generators)
         pairs = [(tensor, reference[value]) for value, tensor in live]
@@ -182,12 +183,12 @@ def _defined(
 def _by_walk(program: Program, step: SegmentStep) -> Env:
     """Run the segment node by node and copy its results out of the graph's memory."""
     walk(step, program)
-    with torch._C._InferenceMode(True):
+    with torch_names._InferenceMode(True):
         return {value: tensor_of(place).clone() for value, place in step.live}
 
 
 def _differing(addresses: list[int], pairs: list[tuple[Tensor, Tensor]], exact: bool) -> Differing:
-    with torch._C._InferenceMode(True):
+    with torch_names._InferenceMode(True):
         found = [(address, compare(*pair, exact)) for address, pair in zip(addresses, pairs)]
     return {address: difference for address, difference in found if not difference.is_match}
 

@@ -20,6 +20,7 @@ from gfxgraph.hardware.software import (
 )
 
 _INDEX = "--index-url https://download.pytorch.org/whl/rocm7.2"
+_CPU_INDEX = "--index-url https://download.pytorch.org/whl/cpu"
 _LEAST_TORCH = (2, 9)
 _WITHOUT_GFX10 = (3, 9)
 _ENGINES = {
@@ -59,7 +60,9 @@ def pytorch(site: Site) -> list[CheckResult]:
     torch = site.torch
     gpu = bool(site.gpus)
     if torch.kind == "none":
-        return [finding("torch_none", fix=f"pip install torch {_INDEX}" if gpu else "")]
+        return [
+            finding("torch_none", fix=f"pip install torch {_INDEX}" if gpu else f"pip install torch {_CPU_INDEX}")
+        ]
     if torch.kind != "rocm":
         build = f"CUDA {torch.cuda}" if torch.kind == "cuda" else "CPU"
         other = finding("torch_not_rocm", version=torch.version, build=build, index=_INDEX)

@@ -29,7 +29,7 @@ from gfxgraph.port.fix import compat
 from gfxgraph.port.hipify import Hipify
 
 ARCHS = ("gfx1030", "gfx942")  # one of wave 32, one of wave 64
-_CACHE_VERSION = 2
+_CACHE_VERSION = 3
 _NOT_CUDA = re.compile(
     r"(?:cuda|cu[a-z]+(?:_v2)?|cub|thrust|nv\w*|cutlass|cute|cooperative_groups|mma)\b|cu(?:da|dnn|tensor|solver|file)"
 )
@@ -194,8 +194,8 @@ def _unit(
     digest.update("\0".join(f for f in here if "gfxgraph-port-" not in f).encode())
     for path in tree.closure(unit.path)[0]:
         digest.update(f"\0{path}\0{tree.text(path)}".encode("utf-8", "replace"))
-    if (main := next((p for p in tree.paths if p.endswith(f"{compat.FOLDER}/{compat.MAIN}")), None)) is not None:
-        digest.update(tree.text(main).encode("utf-8", "replace"))
+    for path in sorted(p for p in tree.paths if f"/{p}".find(f"/{compat.FOLDER}/") >= 0):
+        digest.update(f"\0{path}\0{tree.text(path)}".encode("utf-8", "replace"))
     kept = Path.home() / ".cache" / "gfxgraph" / "port-build" / f"{digest.hexdigest()[:40]}.json"
     try:
         data = files.read_json(kept)
@@ -203,7 +203,9 @@ def _unit(
     except (OSError, ValueError, KeyError, TypeError):
         pass  # never compiled, or an older form of the cache
     is_good, said = compile_unit(compiler, os.path.join(made.base, unit.path), flags, archs)
-    said = [_relative(d, made.base) for d in said]
+    said = [place_in(d, made.base) for d in said]
+    if any(d.kind == "missing header" for d in said):
+        return is_good, said  # it may be installed by the next run: nothing here tells
     try:
         files.new_folder(kept.parent, 0o700)
         files.write(kept, json.dumps({"compiles": is_good, "said": [asdict(d) for d in said]}))
@@ -212,7 +214,9 @@ def _unit(
     return is_good, said
 
 
-def _relative(d: Diagnostic, base: str) -> Diagnostic:
+def place_in(d: Diagnostic, base: str) -> Diagnostic:
+    """A diagnostic at its place in the repository; one of a header of the system where that was asked for."""
+
     def local(path: str) -> str:
         return os.path.relpath(path, base) if path.startswith(base + os.sep) else path
 
@@ -237,13 +241,9 @@ def _collect(
     for unit, (is_good, said) in zip(units, results):
         kinds = set()
         for d in said:
-            kind = {"error": "does not compile"}.get(d.kind, d.kind)
+            kind = kind_of(d, hipify)
             if kind == "missing header":
-                name = re.sub(r"^'|' file not found.*", "", d.text)
-                if _NOT_CUDA.match(name) or compat.is_cuda_header(name, hipify):
-                    kind = "does not compile"
-                else:
-                    verdict.headers.setdefault(printable(name), []).append(unit.path)
+                verdict.headers.setdefault(printable(_header(d)), []).append(unit.path)
             kinds.add(kind)
             places.setdefault((kind, d.path, d.line, d.text), []).append((unit.path, d))
         is_missing = not is_good and "missing header" in kinds and "does not compile" not in kinds
@@ -258,6 +258,17 @@ def _collect(
         )  # fmt: skip
     order = {"does not compile": 0, "unchecked": 1, "missing header": 2}
     verdict.left.sort(key=lambda x: (order[x.kind], -len(x.units), x.path, x.line))
+
+
+def kind_of(d: Diagnostic, hipify: Hipify) -> str:
+    """What a diagnostic is as a finding: a header of CUDA's that is missing is left to port."""
+    if d.kind == "missing header" and (_NOT_CUDA.match(_header(d)) or compat.is_cuda_header(_header(d), hipify)):
+        return "does not compile"
+    return {"error": "does not compile"}.get(d.kind, d.kind)
+
+
+def _header(d: Diagnostic) -> str:
+    return re.sub(r"^'|' file not found.*", "", d.text)
 
 
 def _sorted(values: Iterable[str]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from gfxgraph.port.project import _SKIP_DIRS, HOME, MAX_BYTES, MOST_DEPTH, VENDO
 
 _MOST_FILES = 200_000
 _MOST_COMMANDS = 32_000_000
-_SOURCES = (".cu", ".hip", ".c", ".cc", ".cpp", ".cxx", ".c++")
+_SOURCES = (".cu", ".hip", ".c", ".cc", ".cpp", ".cxx", ".c++", ".C")
 _HEADERS = (".h", ".hpp", ".hh", ".hxx", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".cuinc", ".def", ".tcc", *_SOURCES)
 _USES_CUDA = re.compile(r"<<<|__global__|\bcuda[A-Z]\w+\s*\(|\bcu(?:blas|sparse|fft|rand|solver)[A-Z]\w+")
 _CUDA_INCLUDE = re.compile(r"cu(?:da|blas|sparse|fft|rand|solver)\w*\.h|cub/|nvToolsExt|nccl\.h|cuda/")

@@ -9,6 +9,5 @@ Stays out: what a rule looks for; that is the rule's business.
     loop.py               fix and build until nothing changes; compiled.py: edits that a compiler asks for
     builds.py             the project's own build behind USE_HIP; toolkit/: files of the stand-in folder
     cmake.py              edits of CMake files
-    lanes.py              edits of what a warp's width is written into
     compat.py             headers that give CUDA's names HIP's meaning
 """

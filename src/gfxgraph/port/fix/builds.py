@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import resources
 
 from gfxgraph.port.build.units import Tree
 from gfxgraph.port.fix import compat, gate
-from gfxgraph.port.fix.cmake import fix_entry
+from gfxgraph.port.fix.cmake import fix_project
 from gfxgraph.port.fix.edits import Edit, EditRefusal, apply_lines
 from gfxgraph.port.hipify import WORD, Hipify
 from gfxgraph.port.project import HOME, Project, UnreadableError
@@ -30,6 +31,7 @@ _LIBRARIES = {
     "curand": "hiprand", "cusparse": "hipsparse", "cusolver": "hipsolver", "nvrtc": "hiprtc", "nvToolsExt": "roctx64",
     "nccl": "rccl", "cudnn": "MIOpen",
 }  # fmt: skip
+_STATIC = ("cudart", "cudadevrt", "culibos", "cublas", "cufft", "curand", "cusparse", "cusolver")
 _MAKE = re.compile(
     r"^(?P<indent>[ \t]*)(?:export[ \t]+)?(?P<name>\w{1,60})[ \t]*(?::|\?|::)?=[ \t]*(?P<value>[^\n#]*)"
 )
@@ -51,12 +53,21 @@ def headers(project: Project, tree: Tree, hipify: Hipify) -> dict[str, str]:
     made[compat.MAIN] = made[compat.MAIN] + "\n" + before[1] + before[2] if before[1] else made[compat.MAIN]
     found = {f"{compat.FOLDER}/{name}": text for name, text in made.items()}
     library_of = {f"{HOME}/lib64/lib{cuda}.so": f"INPUT(-l{hip})\n" for cuda, hip in _LIBRARIES.items()}
+    for name in _STATIC:
+        ending = ".a" if name in ("cudadevrt", "culibos") else "_static.a"
+        library_of[f"{HOME}/lib64/lib{name}{ending}"] = f"INPUT(-l{_LIBRARIES.get(name, 'amdhip64')})\n"
     toolkit = resources.files("gfxgraph.port.fix") / "toolkit"
     for name, place in (
         ("nvcc", "bin/nvcc"),
-        *((n, n) for n in ("hip.cmake", "FindCUDA.cmake", "FindCUDAToolkit.cmake")),
+        *((n, n) for n in ("hip.cmake", "hip.mk", "FindCUDA.cmake", "FindCUDAToolkit.cmake")),
     ):
         found[f"{HOME}/{place}"] = (toolkit / name).read_text("utf-8")
+    named = outside | {_text(project, s.path) for s in project.sources if s.kind == "cmake"}
+    wanted = [
+        n for n in _LIBRARIES if n != "cuda" and any(re.search(rf"(?i)(?<![a-z]){n}(?![a-z])", t) for t in named)
+    ]
+    cmake = f"{HOME}/hip.cmake"
+    found[cmake] = found[cmake].replace("@WANTED@", "|".join(wanted) or "none")
     return {**found, **library_of}
 
 
@@ -71,8 +82,11 @@ def _text(project: Project, path: str) -> str:
 def edits(project: Project) -> list[tuple[str, str, str, list[Edit], list[EditRefusal]]]:
     """Each build file that changes: its path, old and new text, what was done and what was not."""
     found = []
+    tops = _tops([s.path for s in project.sources if s.path.rpartition("/")[2] == "CMakeLists.txt"])
     for source in project.sources:
         how = {"cmake": _cmake, "make": _make, "shell": _shell, "recipe": _recipe}.get(source.kind)
+        if source.kind == "cmake" and source.path not in tops:
+            continue
         if how is None or project.vendor_of(source.path, source.kind) == "amd":
             continue
         try:
@@ -82,31 +96,45 @@ def edits(project: Project) -> list[tuple[str, str, str, list[Edit], list[EditRe
         done, refused = how(source.path, text) if "Latin" not in note else ([], [])
         new = apply_lines(text, done) if done else text
         if done and source.kind == "cmake" and not (verdict := gate.check_cmake(text, new)).passes:
-            done, refused, new = [], [EditRefusal(done[0].line, verdict.reason, "GFX405")], text
+            done, refused, new = [], [EditRefusal(done[0].line, verdict.reason, "build")], text
         if done or refused:
             found.append((source.path, text, new, done, refused))
     return found
 
 
+def _tops(paths: list[str]) -> set[str]:
+    """The CMakeLists.txt of the tree's root; without one, those that have none above them."""
+    folders = {p.rpartition("/")[0] for p in paths}
+    return {
+        p for p in paths
+        if not any(f != p.rpartition("/")[0] and (not f or p.startswith(f"{f}/")) for f in folders)
+    }  # fmt: skip
+
+
 def _cmake(path: str, text: str) -> tuple[list[Edit], list[EditRefusal]]:
-    """``project()`` and ``enable_language()`` with HIP in CUDA's place; the rest is the toolkit folder's."""
-    f = TextFile(path, text, "cmake")
-    done, refused = [], []
-    for entry in f.entries:
-        made = fix_entry(f, entry.line)
-        if isinstance(made, Edit):
-            done.append(made)
-        elif isinstance(made, EditRefusal):
-            refused.append(made)
-    return done, refused
+    """The first ``project()`` with HIP in CUDA's place; the rest is the toolkit folder's."""
+    made = fix_project(TextFile(path, text, "cmake"))
+    return ([made], []) if isinstance(made, Edit) else ([], [made] if made is not None else [])
 
 
 def _make(path: str, text: str) -> tuple[list[Edit], list[EditRefusal]]:
-    depth = path.count("/")
-    home = "$(CURDIR)/" + "../" * depth + HOME
-    return _assignments(
-        text, _MAKE, lambda name, value, pad: f"{pad}ifdef USE_HIP\n{pad}{name} := {value}\n{pad}endif", home
+    """The toolkit folder at the head, and variables of other names that hold nvcc or the toolkit's place."""
+    if "USE_HIP" in text or not re.search(r"nvcc|(?i:cuda)", text):
+        return [], []
+    up = "../" * path.count("/")
+    done, refused = _assignments(
+        text,
+        _MAKE,
+        lambda name, value, pad: f"{pad}ifdef USE_HIP\n{pad}{name} := {value}\n{pad}endif",
+        f"$(CURDIR)/{up}{HOME}",
     )
+    first = text.partition("\n")[0]
+    head = f"ifdef USE_HIP\ninclude $(dir $(lastword $(MAKEFILE_LIST))){up}{HOME}/hip.mk\nendif"
+    if done and done[0].line == 1:
+        done[0] = replace(done[0], text=f"{head}\n{done[0].text}")
+    else:
+        done.insert(0, Edit(1, 0, f"{head}\n{first}", last_line=1, rule="build"))
+    return done, refused
 
 
 def _shell(path: str, text: str) -> tuple[list[Edit], list[EditRefusal]]:
@@ -130,7 +158,7 @@ def _recipe(path: str, text: str) -> tuple[list[Edit], list[EditRefusal]]:
             EditRefusal(
                 line,
                 f"no edit: run this build with {variable} set to {HOME}, which stands in for the toolkit",
-                "GFX405",
+                "build",
             )
         ]
     return [], []
@@ -158,7 +186,7 @@ def _assignments(
             continue
         done.append(
             Edit(
-                number, 0, f"{row}\n{gated(match['name'], instead, match['indent'])}", last_line=number, rule="GFX405"
+                number, 0, f"{row}\n{gated(match['name'], instead, match['indent'])}", last_line=number, rule="build"
             )
         )
     return done, []

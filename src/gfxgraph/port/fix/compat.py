@@ -5,8 +5,8 @@ build looks into this folder first. ``cuda_runtime.h``, ``cublas_v2.h``, ``cub/c
 HIP's header and, by ``cuda_to_hip.h``, HIP's meaning for CUDA's names. No source changes, so NVIDIA's build cannot.
 
 The names come from hipify's tables, and only those that the sources use are written. What stands below is what no
-table of names can say: that a symbol is passed by address, that a mask has a bit for each lane, and which of CUDA's
-headers hold nothing that HIP's runtime header does not.
+table of names can say: that a symbol is passed by address, that a warp has 32 lanes (``toolkit/cuda_warp.h``), and
+which of CUDA's headers hold nothing that HIP's runtime header does not.
 
 Enters: identifiers and header names of a repository.
 Stays out: files of the repository, builds.
@@ -30,18 +30,38 @@ LACKING = re.compile(
     r"__trap|__pipeline_(?:memcpy_async|commit|wait_prior)|__activemask|__syncwarp|"
     r"__(?:shfl|shfl_up|shfl_down|shfl_xor|ballot|any|all|match_any|match_all)_sync"
 )
+# Names that HIP has with its own width: only where nothing but CUDA's meaning can be meant.
+_OF_WARPS = re.compile(r"__(?:shfl|shfl_up|shfl_down|shfl_xor|ballot|any|all)|coalesced_threads")
 _OTHERWISE = {"cublasGetStatusString": "hipblasStatusToString", "cublasGetStatusName": "hipblasStatusToString",
               "__grid_constant__": ""}  # fmt: skip
+_TABLES_MISS = {"cuEventCreate": "hipEventCreateWithFlags"}  # the driver's takes flags
 _IN_RUNTIME = frozenset(
     "device_launch_parameters.h builtin_types.h vector_functions.h vector_types.h driver_types.h host_defines.h "
     "cuda_device_runtime_api.h device_functions.h device_atomic_functions.h device_types.h crt/host_defines.h "
     "texture_fetch_functions.h texture_types.h surface_functions.h sm_20_intrinsics.h sm_30_intrinsics.h "
     "sm_35_intrinsics.h sm_60_atomic_functions.h math_functions.h channel_descriptor.h cuda_profiler_api.h "
     "cuda_surface_types.h cuda_texture_types.h vector_functions.hpp cuda_runtime_api.h cuda_runtime.h cuda.h "
-    "cuda_awbarrier.h cuda_pipeline.h device_double_functions.h".split()
+    "cuda_awbarrier.h cuda_pipeline.h device_double_functions.h driver_functions.h vector_types.hpp cuda_occupancy.h "
+    "math_functions.hpp common_functions.h crt/common_functions.h crt/device_functions.h crt/math_functions.h "
+    "crt/device_runtime.h crt/host_runtime.h crt/host_config.h host_config.h cudart_platform.h cuda_stdint.h "
+    "device_functions.hpp device_atomic_functions.hpp sm_20_atomic_functions.h sm_32_atomic_functions.h "
+    "sm_32_intrinsics.h sm_61_intrinsics.h sm_70_rt.h surface_indirect_functions.h texture_indirect_functions.h "
+    "common_types.h cudaProfiler.h".split()
 )
-_BESIDE = {"math_constants.h": "hip/hip_math_constants.h", "nvtx3/nvToolsExt.h": "roctracer/roctx.h"}
+_BESIDE = {
+    "math_constants.h": "hip/hip_math_constants.h", "nvtx3/nvToolsExt.h": "roctracer/roctx.h",
+    "library_types.h": "hip/library_types.h", "nvrtc.h": "hip/hiprtc.h", "cuda_gl_interop.h": "hip/hip_gl_interop.h",
+    "cuda_fp16.hpp": "hip/hip_fp16.h", "cuda_bf16.h": "hip/hip_bf16.h", "cuda_bf16.hpp": "hip/hip_bf16.h",
+    "cuda_fp8.h": "hip/hip_fp8.h", "cublas.h": "hipblas/hipblas.h", "cublas_api.h": "hipblas/hipblas.h",
+    "cufftXt.h": "hipfft/hipfftXt.h", "cusparse_v2.h": "hipsparse/hipsparse.h",
+    "cusolver_common.h": "hipsolver/hipsolver.h",
+}  # fmt: skip
 WRITTEN = {"cooperative_groups/reduce.h": "cooperative_reduce.h"}  # headers that HIP lacks, and ours
+_AS_ONE = {
+    "hipcub/hipcub.hpp": "cub_to_hip.h",
+    "hipblas/hipblas.h": "cublas_to_hip.h",
+}  # HIP's headers, told CUDA's ways
+_ALWAYS = ("cuda_warp.h", "cuda_calls.h")
 _OWNED = re.compile(r"(?:cu|CU|nv|NV|__nv|nccl)")  # the tables also know names that ROCm's own headers use
 STANDING_IN = _IN_RUNTIME | _BESIDE.keys()
 _THRUST = ("namespace thrust {", "namespace cuda = hip;", "}  // namespace thrust")
@@ -52,6 +72,7 @@ _OF_KERNELS = {
     "hipFuncSetSharedMemConfig": "Kernel kernel, Rest... rest",
     "hipFuncGetAttributes": "hipFuncAttributes* found, Kernel kernel, Rest... rest",
 }
+_TOLD = frozenset({"hipGetDeviceProperties", "hipDeviceGetAttribute"})  # cuda_calls.h: a device's warps
 
 
 _NAMES = re.compile(
@@ -87,19 +108,31 @@ def headers(words: Iterable[str], includes: Iterable[str], hipify: Hipify) -> di
     """The folder's files by their path in it."""
     words, includes = set(words), set(includes)
     names = hipify.names(words)
+    names |= {cuda: hip for cuda, hip in _TABLES_MISS.items() if cuda in names}
     wanted = hipify.headers(includes)
-    files = {}
+    used = sorted(w for w in words if LACKING.fullmatch(w) or _OF_WARPS.fullmatch(w))
+    files = {name: _packaged(name) for name in _ALWAYS}
     for name in sorted(includes):
         hip = wanted.get(name) or _BESIDE.get(name, "")
         if name in _IN_RUNTIME or hip.startswith("hip/hip_runtime"):
             files[name] = _file([f'#include "{_up(name)}{MAIN}"'])
-        elif hip:
-            rest = ["namespace cub = hipcub;"] if hip.startswith("hipcub/") else []
-            files[name] = _file([f'#include "{_up(name)}{MAIN}"', f"#include <{hip}>", *rest])
-    own = functions(words)
+        elif one := _AS_ONE.get(hip):
+            files[name], files[one] = _file([f'#include "{_up(name)}{one}"']), _packaged(one)
+        elif hip or name.startswith("thrust/"):
+            meant = f"#include <{hip}>" if hip else f"#include_next <{name}>"
+            first, off, on = (f'#include "{_up(name)}{ours}"' for ours in (MAIN, _OFF, _ON))
+            files[name] = _file([first, off, meant, on])
+    # HIP's libraries call functions by the names that CUDA's are given here.
+    files[_OFF] = "".join(f'#pragma push_macro("{w}")\n#undef {w}\n' for w in used) or "// no names\n"
+    files[_ON] = "".join(f'#pragma pop_macro("{w}")\n' for w in used) or "// no names\n"
     files |= written(includes)
-    files[MAIN] = _main(words, names, bool(own))
-    return files | ({FUNCTIONS: own} if own else {})
+    if used:
+        files[FUNCTIONS] = "\n".join([_packaged(FUNCTIONS), _defines(used)])
+    files[MAIN] = _main(words, names, bool(used))
+    return files
+
+
+_OFF, _ON = "cuda_names_off.h", "cuda_names_on.h"
 
 
 def written(includes: Iterable[str]) -> dict[str, str]:
@@ -107,12 +140,17 @@ def written(includes: Iterable[str]) -> dict[str, str]:
     return {name: _packaged(WRITTEN[name]) for name in includes if name in WRITTEN}
 
 
-def functions(words: Iterable[str]) -> str:
-    """The header of what HIP lacks, with the names that are used; "" where none is."""
+def functions(words: Iterable[str]) -> dict[str, str]:
+    """The headers of what HIP lacks, with the names that are used; none where no name is."""
     used = sorted({w for w in words if LACKING.fullmatch(w)})
     if not used:
-        return ""
-    return "\n".join([_packaged(FUNCTIONS), *(f"#define {w} cuda_to_hip{w}" for w in used), ""])
+        return {}
+    return {FUNCTIONS: "\n".join([_packaged(FUNCTIONS), _defines(used)]), "cuda_warp.h": _packaged("cuda_warp.h")}
+
+
+def _defines(used: Iterable[str]) -> str:
+    rows = "".join(f"#define {w} cuda_to_hip{'' if w.startswith('_') else '_'}{w}\n" for w in used)
+    return f"#if defined(__HIPCC__)\n{rows}#endif\n"
 
 
 def _packaged(name: str) -> str:
@@ -132,11 +170,13 @@ def _main(words: set[str], names: dict[str, str], has_functions: bool) -> str:
         "// CUDA's names as HIP's. A HIP build looks into this folder first; NVIDIA's build never sees it.",
         "// Written by gfxgraph port fix from hipify's tables. A name that HIP lacks stays, and does not compile.",
         "#pragma once",
-        "#ifdef __cplusplus",
-        "#include <hip/hip_runtime.h>",
-        "#else",
-        "#include <hip/hip_runtime_api.h>",
+        "#ifndef __HIP_PLATFORM_AMD__",
+        "#define __HIP_PLATFORM_AMD__ 1",
         "#endif",
+        "#ifdef __cplusplus",
+        '#include "cuda_warp.h"',
+        "#endif",
+        '#include "cuda_calls.h"',
         "",
     ]
     if has_functions:
@@ -158,6 +198,8 @@ def _main(words: set[str], names: dict[str, str], has_functions: bool) -> str:
                 "#endif",
             ]
             made.add(hip)
+        elif hip in _TOLD:
+            lines.append(f"#define {name} cuda_to_{hip}")
         elif hip != name and _OWNED.match(name):
             lines.append(f"#define {name} {hip}")
     lines += [f"#define {w} {_OTHERWISE[w]}".rstrip() for w in sorted(words & _OTHERWISE.keys() - names.keys())]

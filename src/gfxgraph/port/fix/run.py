@@ -9,6 +9,7 @@ import difflib
 import errno
 import os
 import posixpath
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -97,7 +98,7 @@ def translated(path: str, sources: list[str], hipify: Hipify) -> list[FileFix]:
         old = read_inside(path, name, MAX_READ).decode("utf-8", "surrogateescape")
         new = hipify.translate(old)
         if new != old and not name.startswith(f"{HOME}/"):
-            found.append(FileFix(name, old, new, [Edit(1, 0, "", "GFX201")]))
+            found.append(FileFix(name, old, new, [Edit(1, 0, "", "stand-in")]))
     return found
 
 
@@ -123,7 +124,7 @@ def _build(project: Project, found: list[FileFix]) -> None:
         now = _now(project.root, FileFix(name, "", ""))
         if now != _bytes(text):
             old = "" if now is None else now.decode("utf-8", "surrogateescape")
-            edit = Edit(1, 0, "", "GFX201")
+            edit = Edit(1, 0, "", "stand-in")
             found.append(
                 FileFix(name, old, text, [edit], [], answers, is_executable=name == is_executable, is_new=now is None)
             )
@@ -134,6 +135,10 @@ def _build(project: Project, found: list[FileFix]) -> None:
             f for f in found if f.path != name
         ]  # theirs come first: the folder answers what a rule would edit
         found.append(FileFix(name, old, new, done, refused))
+
+
+# torch's headers have brought HIP's warpSize: a source that asks for the width thinks in the device's.
+_ASKS_WIDTH = re.compile(r"\bwarpSize\b|\bC10_WARP_SIZE\b")
 
 
 def _functions(project: Project, found: list[FileFix], archs: tuple[Arch, ...]) -> None:
@@ -159,26 +164,28 @@ def _functions(project: Project, found: list[FileFix], archs: tuple[Arch, ...]) 
             if name not in project.own_names and _is_reached(file, line, archs, project)
         }
         near = posixpath.relpath(compat.FOLDER, posixpath.dirname(path) or ".")
-        define = f'#if defined(USE_ROCM) && defined(__HIPCC__)\n#include "{near}/{compat.FUNCTIONS}"\n#endif\n'
-        edits = [Edit(1, 0, "", "GFX211", define=define)] if lacking and define not in text else []
+        native = "#define GFXGRAPH_NATIVE_WARP\n" if _ASKS_WIDTH.search(text) else ""
+        include = f'{native}#include "{near}/{compat.FUNCTIONS}"'
+        define = f"#if defined(USE_ROCM) && defined(__HIPCC__)\n{include}\n#endif\n"
+        edits = [Edit(1, 0, "", "stand-in", define=define)] if lacking and define not in text else []
         for header, line in file.includes():
             if header in compat.WRITTEN and _is_reached(file, line, archs, project):
                 row, ours = file.line_text(line), f'#include "{near}/{header}"'
                 gated = "\n".join(["#if defined(USE_ROCM)", ours, "#else", row, "#endif"])
-                edits.append(Edit(line, 0, gated, "GFX211", last_line=line))
+                edits.append(Edit(line, 0, gated, "stand-in", last_line=line))
                 written.add(header)
         used |= lacking
         if edits:
             made.old, made.new = made.old or text, apply_cpp(text, edits)
             made.applied += edits
             found += [made] if made not in found else []
-    headers = {compat.FUNCTIONS: compat.functions(used), **compat.written(written)}
+    headers = {**compat.functions(used), **compat.written(written)}
     for name, text in headers.items():
         place = f"{compat.FOLDER}/{name}"
         now = _now(project.root, FileFix(place, "", ""))
         if text and now != _bytes(text):
             old = (now or b"").decode("utf-8", "surrogateescape")
-            found.append(FileFix(place, old, text, [Edit(1, 0, "", "GFX211")], is_new=now is None))
+            found.append(FileFix(place, old, text, [Edit(1, 0, "", "stand-in")], is_new=now is None))
 
 
 def _is_reached(file: CppFile, line: int, archs: tuple[Arch, ...], project: Project) -> bool:

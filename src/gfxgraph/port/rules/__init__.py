@@ -11,8 +11,7 @@ silent. ``seen`` is where in a public repository the rule was right. A table tha
     graphs.toml, verification.toml   the rules, by phase
     dependencies.py  packages and images             translation.py  what hipify leaves in C++
     devices.py       how Python tells devices apart
-    warps.py         code that relies on 32 lanes
-    triton.py        kernels written in Triton       build.py        setup scripts and recipes
+    triton.py        Triton, warp sizes              build.py        setup scripts and recipes
     inductor.py      torch.compile and its settings  graphs.py       captures
     verification.py  tests, and changes without a guard
     _common.py       what several of them share

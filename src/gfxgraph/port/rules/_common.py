@@ -253,29 +253,6 @@ def is_cuda_group(group: str) -> bool:
 
 # -- C++ -------------------------------------------------------------------------------------------
 
-SYNC_INTRINSICS = r"__(shfl|shfl_up|shfl_down|shfl_xor|ballot|any|all|match_any|match_all)_sync"
-
-
-def is_full_mask_32(file: CppFile, text: str) -> bool:
-    """Whether an expression is the all-lanes mask of a 32-lane warp in 32 bits."""
-    value = re.sub(r"\s|\((?:unsigned(?:int)?|uint32_t|int)\)", "", file.expand(text))
-    value = re.sub(r"^(?:static_cast<[^>]*>|uint32_t|unsigned)\((.*)\)$", r"\1", value).strip("()")
-    return bool(re.fullmatch(r"0[xX][fF]{8}[uUlL]*|-1|~0[uU]?|4294967295[uUlL]*|UINT_MAX|UINT32_MAX", value))
-
-
-def is_thread_index(file: CppFile, node: Node | None, depth: int = 4) -> bool:
-    """Whether an expression is the thread's index in its block, or a lane or warp derived by name."""
-    if node is None or depth == 0:
-        return False
-    text = file.source(node).strip("()")
-    if re.search(r"\bthreadIdx\s*\.\s*[xyz]\b", text):
-        return True
-    if re.fullmatch(
-        r"(?i)(lane|lane_?id|lane_?idx|tid|thread_?id|thread_?idx|tidx|threadid|thread_rank|local_?tid)", text
-    ):
-        return True
-    return False
-
 
 def mentions_amd(arm: Arm, macros: Macros) -> bool:
     """Whether a condition, its chain or anything round it already tells AMD apart."""
@@ -313,46 +290,6 @@ def asm_blocks(file: CppFile) -> Iterator[tuple[int, int, str]]:
         line = file.code.count("\n", 0, match.start()) + 1
         column = match.start() - (file.code.rfind("\n", 0, match.start()) + 1)
         yield line, column, text
-
-
-def include_hits(file: CppFile, pattern: str, **kwargs: Any) -> Iterator[Hit]:
-    matcher = re.compile(pattern)
-    for header, line in file.includes():
-        if matcher.match(header):
-            yield line_hit(line, name=header, **kwargs)
-
-
-# What makes lanes of a warp see each other: shuffles, votes, collectives by warp, matrix fragments, fences of a warp.
-EXCHANGE = re.compile(
-    r"\.(?:shfl\w*|ballot|match_any|match_all)\s*\(|__(?:shfl|ballot|any|all|syncwarp|activemask|match_|reduce_\w+_sync)|\b[Ww]arp_?(?:[Rr]educe|[Ss]can|[Ss]huffle|[Ss]um|[Mm]ax|[Mm]in|"
-    r"[Aa]ll_?[Rr]educe|[Bb]roadcast|[Vv]ote|[Ss]ync|Merge|Exchange)\w*\s*[<(]|\bSHFL\w*\(|\btiled_partition|\bcoalesced_threads|"
-    r"\bthread_block_tile|\bwarpSize\b|\bmma\b|\bwmma\b|\bmma_sync|mma\.sync|ldmatrix|\bvolatile\s+(?:float|double|int|unsigned|T|scalar_t)\b"
-)
-
-
-_EXCHANGE_WORDS = ("shfl", "SHFL", "ballot", "__any", "__all", "arp", "match_", "__reduce_", "mma", "ldmatrix",
-                   "tiled_partition", "coalesced_threads", "thread_block_tile", "volatile", "activemask")  # fmt: skip
-
-
-def may_exchange(text: str) -> bool:
-    """Whether ``EXCHANGE`` can be found, by fixed texts: twenty times as fast where it cannot."""
-    return any(word in text for word in _EXCHANGE_WORDS) and bool(EXCHANGE.search(text))
-
-
-def exchanges(file: CppFile, node: Node) -> bool:
-    """Whether the function round a node exchanges values between lanes, or is a helper named for lanes or warps."""
-    function = file.function(node)
-    if function is None:
-        return bool(EXCHANGE.search(file.code))  # a macro: whoever expands it may
-    text = file.source(function)
-    head = text.partition("{")[0]
-    return bool(EXCHANGE.search(text)) or bool(re.search(r"(?i)lane|warp", head) and EXCHANGE.search(file.code))
-
-
-def body_of(file: CppFile, node: Node) -> str:
-    """The text of the function round a node."""
-    function = file.function(node)
-    return "" if function is None else file.source(function)
 
 
 def gated(node: ast.expr, file: PyFile, text: str) -> Edit | EditRefusal:

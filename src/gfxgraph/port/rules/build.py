@@ -72,25 +72,3 @@ def fix_sm_arch_flags_python(node: ast.AST, f: PyFile, ctx: Context) -> Edit | E
     if isinstance(node, ast.Constant):
         return fix_nvcc_flags_python(node, f, ctx)
     return EditRefusal(getattr(node, "lineno", 1), "torch reads the variable on NVIDIA only: harmless")
-
-
-_OF_CUDA = re.compile(
-    r"(?:\w*(?<![a-zA-Z]))?(?:CUDA|NVCC|cuda|nvcc)(?![a-z])\w*|(?:torch\.)?version\.cuda|torch\.cuda\.is_available|"
-    r"-lcuda|(?:-l)?(?:cudart|cublas|cublasLt|cudnn|cufft|curand|cusparse|cusolver|nvToolsExt|nvrtc|nvidia-ml)(?:\.lib)?|"
-    r"cu(?:da)?[-_]?\d{2,3}(?:\.\d)?|(?:.*/)?(?:usr/local/cuda|nvidia/cu\w+|bin/nvcc|include/cuda)\b.*"
-)
-_BUILDER = re.compile(r"\b(?:CUDAExtension|BuildExtension|cpp_extension|build_ext)\b")
-_HOLDS_ON_AMD = frozenset({"cuda", "nvcc", "is_cuda", "CUDAExtension", "torch.cuda"})
-
-
-def build_for_cuda_only(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    """What a build script names of CUDA's toolkit, in code: one finding a file."""
-    name = f.path.rpartition("/")[2]
-    if not (name in ("setup.py", "build.py") or _BUILDER.search(f.text)) or re.search(r"(^|/)tests?/", f.path):
-        return
-    for node in f.nodes(ast.Name, ast.Attribute, ast.Constant):
-        text = (text_of(node) or "") if isinstance(node, ast.Constant) else f.dotted(node)
-        if len(text) < 200 and text not in _HOLDS_ON_AMD and _OF_CUDA.fullmatch(text) and not f.is_docstring(node):
-            statement = around(f, node)
-            if not AMD.search(statement):
-                yield hit(node, expr=statement.split("\n")[0][:100])

@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
+from gfxgraph.port.facts import CUDA_HEADER
 from gfxgraph.port.rule_api import *
 
-_HEADER = r"cuda_runtime\w*\.h|cuda\.h|cuda_(fp16|bf16|fp8|profiler_api|texture_types|device_runtime_api)\.h|cublas\w*\.h|cufft\w*\.h|curand\w*\.h|cusparse\w*\.h|cusolver\w*\.h|device_launch_parameters\.h|nvrtc\.h|channel_descriptor\.h|library_types\.h|driver_types\.h|vector_types\.h|helper_(cuda|math)\.h|device_functions\.h|(?:[\w.-]+/)*cub/.*|math_constants\.h|cuComplex\.h|sm_\d+_intrinsics\.h"
-# By the families of the tables that HIPIFY and torch.utils.hipify translate from: the runtime, the libraries, the
-# driver (calls, handle types, constants), complex numbers and bfloat16.
-_API = (
-    r"cu(da|blas|blasLt|fft|rand|sparse|solver|solverDn)[A-Z]\w*|CU(BLAS|FFT|RAND|SPARSE|SOLVER)_[A-Z_]+|"
-    r"cu(?:Mem|Module|Launch|Ctx|Device|Stream|Event|Init|Func|Get|Link|Array|Driver|Graph|Ipc|Mipmapped|Occupancy|Param|"
-    r"Pointer|Profiler|Surf|Tex|Kernel|Library)[A-Z]?\w*|"
-    r"CU(?:result|device|deviceptr|context|module|function|stream|event|array|texref|surfref|graph|graphExec|graphNode|"
-    r"jit_option|limit|link(?:State)?|mem[A-Z]\w*|ipc\w+|texObject|surfObject|stream_flags|\w+_attribute|uuid|kernel|library)|"
-    r"CU_(?:MEM|CTX|STREAM|EVENT|DEVICE|FUNC|JIT|LIMIT|POINTER|IPC|LAUNCH|LIBRARY|AD_FORMAT|TR|GET_PROC)_\w+|"
-    r"CUDA_(?:SUCCESS|ERROR_[A-Z_]+|KERNEL_NODE_PARAMS\w*|MEMCPY[23]D\w*|ARRAY3?D?_DESCRIPTOR\w*|LAUNCH_PARAMS\w*)|"
-    r"nvrtc[A-Z]\w*|NVRTC_[A-Z_]+|CU(?:stream|event|graph|graphExec|graphNode|ctx|mod|func|array)_st|CUDA_[RC]_(?:4|8|16|32|64)(?:U|I|F|BF)\w*|"
-    r"(?:make_)?cu(?:Double|Float)?Complex|cuC(?:add|sub|mul|div|abs|fma|real|imag)f?|cu(?:Conj|Creal|Cimag)f?|"
-    r"(?:__)?nv_bfloat16[2]?|__nv_fp8_\w+"
-)
-_MAY = re.compile(r"(?<![A-Za-z])(?:cu[A-Zdbfrs]|CU[A-Z_a-z]|nvrtc|NVRTC|nv_|make_cu)|_nv_")
 
-
-def untranslated_cuda(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    guarded = "torch's hipify translates this source during the build" if ctx.project.is_translated(f.path) else ""
-    yield from include_hits(f, rf"(?:{_HEADER})$", guarded_by=guarded)
-    if not _MAY.search(f.code):
-        return  # before every identifier is listed
-    known = ctx.project.macros.known
-    hits = [
-        line_hit(line, column, name=name, guarded_by=guarded)
-        for name, line, column in f.idents_like(_API)
-        if known.get(name) != (True, False) and name not in ctx.project.own_names
-    ]
-    yield from hits
+def no_amd_build(f: CppFile, ctx: Context) -> Iterator[Hit]:
+    """One finding a tree, at the first of its CUDA sources that nothing here compiles for AMD."""
+    p = ctx.project
+    mine = sorted(path for path in p.cuda_sources if not p.is_translated(path))
+    if mine and f.path == mine[0] and not (p.has_hip_build or p.has_home):
+        line = next((n for n, row in enumerate(f.lines, 1) if CUDA_HEADER.search(row)), 1)
+        yield line_hit(line, name=f"{len(mine)} CUDA sources" if len(mine) > 1 else "a CUDA source")
 
 
 PTX = re.compile(
@@ -49,6 +28,27 @@ def inline_ptx(f: CppFile, ctx: Context) -> Iterator[Hit]:
     for line, column, text in asm_blocks(f):
         if PTX.search(text) and not _AMD.search(text):
             yield line_hit(line, column, text=" ".join(text.replace("\\n", " ").replace("\\t", " ").split())[:80])
+
+
+_LANE = re.compile(
+    r'(\s*)asm(?:\s+volatile|\s+__volatile__)?\s*\(\s*"mov\.u32\s+%0,\s*%%?(laneid|lanemask_(?:eq|lt|le|gt|ge));?"\s*'
+    r':\s*"=r"\s*\(\s*([\w.\[\]]+)\s*\)\s*\)\s*;\s*(?://.*)?'
+)
+
+
+def fix_inline_ptx(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
+    """A lane's number and masks come from the stand-in toolkit; other PTX is written anew by a person."""
+    line = f.line_text(hit.line)
+    match = _LANE.fullmatch(line)
+    if match is None or ctx.project.has_torch_extension:
+        return EditRefusal(hit.line, "PTX that no function of the stand-in toolkit replaces")
+    new = f"{match[1]}{match[3]} = cuda_{match[2]}();"
+    return Edit(
+        hit.line,
+        0,
+        "\n".join(["#if defined(__HIP_PLATFORM_AMD__)", new, "#else", line, "#endif"]),
+        last_line=hit.line,
+    )
 
 
 def cuda_arch_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
@@ -79,6 +79,8 @@ def fix_cuda_arch_guard(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusa
     line = f.line_text(hit.line)
     needs = "the arm holds no PTX and no intrinsic that HIP lacks"
     text = _widened(line, "__CUDA_ARCH__", "__HIP_DEVICE_COMPILE__")
+    if re.search(r"^(?![ \t]*#).*\b__CUDA_ARCH__\b", f.code, re.M):
+        return EditRefusal(hit.line, "its value is used: HIP has none")
     least = re.fullmatch(r"(\s*#\s*(?:el)?if\s+)(__CUDA_ARCH__\s*>=?\s*(\d+))(\s*(?://.*)?)", line)
     if least is not None and int(least.group(3)) <= 700:
         text = f"{least.group(1)}{least.group(2)} || defined(__HIP_DEVICE_COMPILE__){least.group(4)}"
@@ -107,17 +109,6 @@ def fix_cudacc_guard(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
     return Edit(hit.line, 0, text, last_line=hit.line) if text else EditRefusal(hit.line, _PARTS)
 
 
-_NAMES = r"CUDA_VERSION|CUDART_VERSION|CUDNN_(VERSION|MAJOR|MINOR)|CUBLAS_VER\w*|CUSPARSE_VER\w*|CUFFT_VER\w*|NCCL_(VERSION_CODE|MAJOR|MINOR)|__CUDACC_VER_\w+"
-
-
-def cuda_version_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    for arm, _ in macro_tests(f, _NAMES, ctx.project.macros):
-        yield line_hit(arm.line, text=arm.text[:100], guard_free=True)
-    conditions = {d.line for d in f.directives if d.kind != "define"}
-    places = (p for p in f.idents_like(_NAMES) if p[1] not in conditions)
-    yield from (line_hit(line, column, text=name) for name, line, column in places)
-
-
 _DEVICE_CODE = re.compile(
     r"__global__\s+\w|__device__\s+\w|__shfl\w*\s*\(|\bthreadIdx\s*\.\s*[xyz]|__syncthreads\s*\(\s*\)|asm\s+volatile\s*\("
 )
@@ -143,24 +134,3 @@ def embedded_cuda_source(f: PyFile, ctx: Context) -> Iterator[Hit]:
             "",
         )
         yield hit(node, first=first[:80])
-
-
-_TYPE = re.compile(r"\b(?:struct|class)\s+(?:__\w+__\s*(?:\([^)]*\)\s*)?)?(\w+)\b[^;{}()]*\{")
-
-
-def device_only_special_member(f: CppFile, ctx: Context) -> Iterator[Hit]:
-    names = {m.group(1) for m in _TYPE.finditer(f.code)}
-    if not names:
-        return
-    for number, line in enumerate(f.code.split("\n"), 1):
-        match = re.match(
-            r"\s*(?:inline\s+|__forceinline__\s+)*__device__\s+(?:inline\s+|__forceinline__\s+|constexpr\s+|explicit\s+)*(.*)",
-            line,
-        )
-        if not match or "__host__" in line:
-            continue
-        rest = match.group(1)
-        made = re.match(r"~?\s*(\w+)\s*\(\s*(?:const\s+\w+\s*&[^,()]*)?\)", rest)
-        given = re.match(r"(?:\w+::)*(\w+)\s*&\s*operator\s*=\s*\(", rest)
-        if (made and made.group(1) in names) or (given and given.group(1) in names):
-            yield line_hit(number, line.index("__device__"), expr=line.strip()[:90])

@@ -38,3 +38,28 @@ def triton_inline_ptx(f: PyFile, ctx: Context) -> Iterator[Hit]:
         text = text_of(asm) or ""
         if PTX.search(text) or re.search(r"=[rfhl]\b|=[rfhl],", constraints):
             yield hit(call, text=" ".join(text.split())[:80] or constraints)
+
+
+def warp_size_32_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
+    named = re.compile(
+        r"(?i)_?(threads_per_)?warp_?size|threads_per_warp|wave(front)?_size|lanes_per_warp|num_threads_per_warp"
+    )
+    for node in f.nodes(ast.Assign, ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for target in targets:
+            name = (
+                target.id
+                if isinstance(target, ast.Name)
+                else target.attr
+                if isinstance(target, ast.Attribute)
+                else ""
+            )
+            if named.fullmatch(name) and int_of(node.value) == 32:
+                yield hit(node, expr=f.source(node))
+    for function in f.nodes(ast.FunctionDef):
+        for arg, value in defaults(function):
+            if named.fullmatch(arg.arg) and int_of(value) == 32:
+                yield hit(value, expr=f"{arg.arg}=32")
+    for kw in f.nodes(ast.keyword):
+        if kw.arg and named.fullmatch(kw.arg) and int_of(kw.value) == 32:
+            yield hit(kw.value, expr=f"{kw.arg}=32")

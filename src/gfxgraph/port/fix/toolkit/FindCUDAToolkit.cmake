@@ -1,5 +1,12 @@
 # find_package(CUDAToolkit) of a HIP build: hip.cmake has made the targets.
 set(CUDAToolkit_FOUND TRUE)
-set(CUDAToolkit_VERSION 12.0)
+set(CUDAToolkit_VERSION 12.0.0)
 set(CUDAToolkit_VERSION_MAJOR 12)
+set(CUDAToolkit_VERSION_MINOR 0)
 set(CUDAToolkit_INCLUDE_DIRS "${CMAKE_CURRENT_LIST_DIR}/include")
+set(CUDAToolkit_BIN_DIR "${CMAKE_CURRENT_LIST_DIR}/bin")
+set(CUDAToolkit_LIBRARY_DIR "${CMAKE_CURRENT_LIST_DIR}/lib64")
+set(CUDAToolkit_LIBRARY_ROOT "${CMAKE_CURRENT_LIST_DIR}")
+set(CUDAToolkit_TARGET_DIR "${CMAKE_CURRENT_LIST_DIR}")
+set(CUDAToolkit_NVCC_EXECUTABLE "${CMAKE_CURRENT_LIST_DIR}/bin/nvcc")
+set(CUDA_cudart_LIBRARY CUDA::cudart)

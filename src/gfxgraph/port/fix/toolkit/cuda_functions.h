@@ -1,10 +1,7 @@
 // Functions of CUDA's that HIP lacks or has behind a switch, in plain C++. Each that the sources use has its name below.
 #pragma once
-// HIP's own headers first: their uses of what is redefined here are right as they are.
-#include <hip/hip_runtime.h>
-#include <hip/hip_bf16.h>
-#include <hip/hip_cooperative_groups.h>
-#include <hip/hip_fp16.h>
+#include "cuda_warp.h"  // HIP's own headers first: their uses of what is redefined here are right as they are
+#if defined(__HIPCC__)
 
 // Lanes of 8 or 16 bits in one register; `Lane` says whether they have a sign.
 template <class Lane, class Op>
@@ -85,73 +82,6 @@ CUDA_STORE(__stcs)
 CUDA_STORE(__stwb)
 CUDA_STORE(__stwt)
 
-// HIP's masks have a bit for each of up to 64 lanes. All 32 of CUDA's are all that there are. Lanes of a wavefront
-// run together, so that a shuffle needs no mask.
-__device__ inline unsigned long long cuda_lanes_to_hip(unsigned long long mask) {
-  return mask == 0xffffffffull ? ~0ull : mask;
-}
-#define CUDA_SHUFFLE(name, type)                                                                                   \
-  template <class T>                                                                                               \
-  __device__ inline T cuda_to_hip##name##_sync(unsigned long long, T value, type lane, int width = warpSize) {     \
-    return name(value, lane, width);                                                                               \
-  }
-CUDA_SHUFFLE(__shfl, int)
-CUDA_SHUFFLE(__shfl_up, unsigned)
-CUDA_SHUFFLE(__shfl_down, unsigned)
-CUDA_SHUFFLE(__shfl_xor, int)
-__device__ inline unsigned long long cuda_to_hip__activemask() { return __ballot(1); }
-__device__ inline unsigned long long cuda_to_hip__ballot_sync(unsigned long long mask, int said) {
-  return __ballot(said) & cuda_lanes_to_hip(mask);
-}
-__device__ inline int cuda_to_hip__any_sync(unsigned long long mask, int said) {
-  return cuda_to_hip__ballot_sync(mask, said) != 0;
-}
-__device__ inline int cuda_to_hip__all_sync(unsigned long long mask, int said) {
-  return cuda_to_hip__ballot_sync(mask, !said) == 0;
-}
-template <class T>
-__device__ inline unsigned long long cuda_to_hip__match_any_sync(unsigned long long mask, T value) {
-  unsigned long long same = 0;
-  for (unsigned long long lanes = cuda_to_hip__ballot_sync(mask, 1); lanes; lanes &= lanes - 1) {
-    bool is_same = __shfl(value, __ffsll(lanes) - 1) == value;
-    unsigned long long found = cuda_to_hip__ballot_sync(mask, is_same);
-    if (is_same) same = found;
-  }
-  return same;
-}
-template <class T>
-__device__ inline unsigned long long cuda_to_hip__match_all_sync(unsigned long long mask, T value, int* is_all) {
-  unsigned long long lanes = cuda_to_hip__ballot_sync(mask, 1);
-  *is_all = cuda_to_hip__all_sync(mask, __shfl(value, __ffsll(lanes) - 1) == value);
-  return *is_all ? lanes : 0;
-}
-// Only memory has to be ordered.
-__device__ inline void cuda_to_hip__syncwarp(unsigned long long = 0) {
-  __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
-  __builtin_amdgcn_wave_barrier();
-}
-
-// A reduction over the lanes of a mask, of which all that are active take part.
-#define CUDA_REDUCE(name, type, value)                                                        \
-  __device__ inline type cuda_to_hip##name(unsigned long long mask, type mine) {              \
-    unsigned long long lanes = cuda_to_hip__ballot_sync(mask, 1);                             \
-    type a = __shfl(mine, __ffsll(lanes) - 1);                                                \
-    for (lanes &= lanes - 1; lanes; lanes &= lanes - 1) {                                     \
-      type b = __shfl(mine, __ffsll(lanes) - 1);                                              \
-      a = value;                                                                              \
-    }                                                                                         \
-    return a;                                                                                 \
-  }
-CUDA_REDUCE(__reduce_add_sync, int, a + b)
-CUDA_REDUCE(__reduce_add_sync, unsigned, a + b)
-CUDA_REDUCE(__reduce_min_sync, int, a < b ? a : b)
-CUDA_REDUCE(__reduce_min_sync, unsigned, a < b ? a : b)
-CUDA_REDUCE(__reduce_max_sync, int, a > b ? a : b)
-CUDA_REDUCE(__reduce_max_sync, unsigned, a > b ? a : b)
-CUDA_REDUCE(__reduce_and_sync, unsigned, a & b)
-CUDA_REDUCE(__reduce_or_sync, unsigned, a | b)
-CUDA_REDUCE(__reduce_xor_sync, unsigned, a ^ b)
-
 __device__ inline __hip_bfloat162 cuda_to_hip__floats2bfloat162_rn(float x, float y) {
   return __float22bfloat162_rn(float2{x, y});
 }
@@ -164,3 +94,4 @@ __device__ inline void cuda_to_hip__pipeline_memcpy_async(void* to, const void* 
 }
 __device__ inline void cuda_to_hip__pipeline_commit() {}
 __device__ inline void cuda_to_hip__pipeline_wait_prior(size_t) {}
+#endif

@@ -14,21 +14,6 @@ from gfxgraph.port import verify
 from gfxgraph.port.audit import audit
 from tests.unit.port.conftest import write
 
-
-def test_plan_is_a_work_list(tmp_path: Path) -> None:
-    """Each item says what, where, why, what to do and which command proves it; what no tool can do is named."""
-    files = {"k.cu": '__device__ void f() { asm("ld.global.nc %0;"); }\n', "m.py": "import torch\n"}
-    write(tmp_path, {**files, "n.py": 'import torch\nf = torch.compile(g, mode="reduce-overhead")\n'})
-    data = json.loads(CliRunner().invoke(command, ["plan", str(tmp_path), "--json"]).output)
-    first = data["work"][0]
-    assert (first["item"], first["code"], first["path"], first["line"]) == (1, "inline-ptx", "k.cu", 1)
-    assert first["why"] and first["do"] and first["prove"][0] == "gfxgraph port build . --json"
-    assert [w["prove"][0] for w in data["work"] if w["path"] == "n.py"][0].startswith("gfxgraph port audit . --rule")
-    assert sum(s["findings"] for s in data["order"]) == len(data["work"])
-    assert any(row["rule"] == "inline-ptx" and row["count"] == 1 for row in data["by_hand"])
-    assert "移植计划" in CliRunner().invoke(command, ["plan", str(tmp_path), "--lang", "zh"]).output
-
-
 TARGET = """
 import torch
 

@@ -1,0 +1,31 @@
+"""Each private name of torch is taken away in turn, and eight ordinary programs run as before."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from gfxgraph import torch_names
+from tests.unit import torch_names_programs
+
+NEEDED = ("capture", "graphed", "tracing", "compiled regions")
+"""Features that the programs need from their first calls on."""
+
+
+@pytest.mark.parametrize("feature", [each for each in torch_names.TABLE if each != "simulator"])
+@pytest.mark.timeout(900)
+def test_nothing_is_raised_and_the_results_are_right(feature: str) -> None:
+    """Nothing that torch does not raise without gfxgraph; what needs the name is off, by its name."""
+    keys = [name.key for name in torch_names.NAMES.values() if name.feature == feature]
+    line = [sys.executable, "-m", torch_names_programs.__name__, *keys]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    found = [json.loads(each) for each in done.stdout.splitlines()]
+    assert [each["name"] for each in found] == [torch_names.NAMES[key].path for key in keys]
+    assert [each for each in found if each.get("wrong", each)] == []
+    marks = {name.path: {"optional", "loaded"} & set(name.marks) for name in torch_names.NAMES.values()}
+    for each in found:
+        if each["gone"] and feature in NEEDED and not marks[each["name"]]:
+            assert feature in each["off"], each

@@ -1,0 +1,203 @@
+"""Eight ordinary programs, run once for each private name of torch that is taken away: in a fork for each name.
+
+    python -m tests.unit.torch_names_programs [NAME ...]
+
+Torch, its compiler and the simulated card are there before the first fork; gfxgraph's other rooms are imported in the
+forks, after the name is gone. Writes one JSON line for each name: what raised, or was wrong, with us and without.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from gfxgraph import simulator, torch_names
+
+
+def a_lambda(graphed: Callable[..., Any]) -> Any:
+    f = graphed(lambda x: x * 2 + 1)
+    return [f(torch.full((3,), float(i), device="cuda")).tolist() for i in range(4)]
+
+
+def a_linear(graphed: Callable[..., Any]) -> Any:
+    net = nn.Linear(3, 2).cuda()
+    nn.init.ones_(net.weight), nn.init.zeros_(net.bias)
+    f = graphed(net)
+    with torch.no_grad():
+        return [f(torch.full((1, 3), float(i), device="cuda")).tolist() for i in range(4)]
+
+
+def a_sequential(graphed: Callable[..., Any]) -> Any:
+    net = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1)).cuda()
+    for each in net.parameters():
+        nn.init.constant_(each, 0.5)
+    f = graphed(net)
+    with torch.no_grad():
+        return [f(torch.full((1, 3), float(i), device="cuda")).tolist() for i in range(4)]
+
+
+def a_training_step(graphed: Callable[..., Any]) -> Any:
+    net = nn.Linear(3, 1).cuda()
+    for each in net.parameters():
+        nn.init.constant_(each, 0.5)
+    f, found = graphed(net), []
+    for i in range(4):
+        net.zero_grad()
+        f(torch.full((2, 3), float(i), device="cuda")).sum().backward()
+        found.append(net.weight.grad.tolist())  # type: ignore[union-attr]
+    return found
+
+
+def a_bucketed_call(graphed: Callable[..., Any]) -> Any:
+    f = graphed(lambda x: x * 2, **({} if graphed is as_it_is else {"buckets": [4], "dynamic": "infer"}))
+    return [f(torch.ones(n, 2, device="cuda")).tolist() for n in (4, 3, 2, 3, 4)]
+
+
+def a_plain_capture(graphed: Callable[..., Any]) -> Any:
+    x = torch.zeros(3, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x * 2 + 1
+    found = []
+    for i in range(3):
+        x.fill_(i)
+        graph.replay()
+        found.append(y.tolist())
+    return found
+
+
+def a_compiled_module(graphed: Callable[..., Any]) -> Any:
+    net = nn.Linear(3, 1).cuda()
+    for each in net.parameters():
+        nn.init.constant_(each, 0.5)
+    torch._dynamo.reset()
+    f = torch.compile(net) if graphed is as_it_is else torch.compile(net, mode="reduce-overhead")
+    with torch.no_grad():
+        return [f(torch.full((1, 3), float(i), device="cuda")).tolist() for i in range(3)]
+
+
+def a_whole_step(graphed: Callable[..., Any]) -> Any:
+    net = nn.Linear(3, 1).cuda()
+    for each in net.parameters():
+        nn.init.constant_(each, 0.5)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.25)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = net(x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    if graphed is not as_it_is:
+        import gfxgraph
+
+        step = gfxgraph.TrainingStep(step)
+    return [step(torch.ones(2, 3, device="cuda")).tolist() for _ in range(4)]
+
+
+def as_it_is(fn: Any) -> Any:
+    return fn
+
+
+PROGRAMS = (
+    a_lambda,
+    a_linear,
+    a_sequential,
+    a_training_step,
+    a_bucketed_call,
+    a_plain_capture,
+    a_compiled_module,
+    a_whole_step,
+)
+
+
+def take_away(name: torch_names.Name) -> bool:
+    """Delete the attribute; False where torch itself keeps it from being deleted, or has none."""
+    vars(torch_names).pop(name.key, None)
+    torch_names._live.pop(name.key, None)
+    owner, attribute = torch_names.place(name.key)
+    try:
+        delattr(owner, attribute)
+    except (AttributeError, TypeError):
+        return False
+    return True
+
+
+def outcome(program: Callable[..., Any], graphed: Callable[..., Any]) -> Any:
+    try:
+        return program(graphed)
+    except Exception as error:  # noqa: BLE001  # what a program raises is the result
+        return f"raised {type(error).__name__}: {str(error)[:200]}"
+
+
+def of_name(name: torch_names.Name) -> dict[str, Any]:
+    """What the programs give without the name: the differences from eager execution without it."""
+    found: dict[str, Any] = {"name": name.path, "feature": name.feature, "gone": take_away(name)}
+    eager = [outcome(program, as_it_is) for program in PROGRAMS]
+    import gfxgraph
+
+    try:
+        with_us()
+    except Exception as error:  # noqa: BLE001
+        return {**found, "enable": f"raised {type(error).__name__}: {error}"}
+    ours = [outcome(program, gfxgraph.graphed) for program in PROGRAMS]
+    named = [program.__name__ for program in PROGRAMS]
+    found["wrong"] = {n: [a, b] for n, a, b in zip(named, ours, eager) if a != b and not str(b).startswith("raised")}
+    found["eager raised"] = [n for n, b in zip(named, eager) if str(b).startswith("raised")]
+    found["off"] = sorted(torch_names.off)
+    return found
+
+
+def with_us() -> None:
+    """What ``enable(simulate="hip")`` does where the card is installed already."""
+    from gfxgraph.startup import activation
+
+    simulator.install = lambda *args, **kwargs: None
+    activation.enable(simulate="hip")
+
+
+def in_fork(name: torch_names.Name) -> dict[str, Any]:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        try:
+            torch.cuda._is_in_bad_fork = lambda: False  # the card is this process's memory, of which we have a copy
+            found = of_name(name)
+        except BaseException as error:  # noqa: BLE001
+            found = {"name": name.path, "died": f"{type(error).__name__}: {error}"}
+        with os.fdopen(write, "w") as out:
+            json.dump(found, out)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as given:
+        text = given.read()
+    status = os.waitpid(child, 0)[1]
+    return json.loads(text) if text else {"name": name.path, "died": f"status {status}"}
+
+
+def main(keys: list[str]) -> Iterator[dict[str, Any]]:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    torch.set_num_threads(1)
+    for module in ("torch._dynamo", "torch._inductor.compile_fx", "torch._inductor.scheduler"):
+        importlib.import_module(module)
+    simulator.install("hip")
+    for name in torch_names.NAMES.values():
+        if not keys or name.key in keys:
+            yield in_fork(name)
+
+
+if __name__ == "__main__":
+    for each in main(sys.argv[1:]):
+        print(json.dumps(each), flush=True)

@@ -24,7 +24,7 @@ APART = {"port"}
 ENGINES = {"adapters"}
 """Rooms that know other engines' objects: only names of torch are looked for."""
 OF_PYTHON = frozenset(
-    "_at_fork_reinit _current_frames _exit _fields _initializing _is_owned _lru_cache_wrapper".split()
+    "_asdict _at_fork_reinit _current_frames _exit _fields _initializing _is_owned _lru_cache_wrapper".split()
     + ["_older", "_takes_keywords"]
 )  # and what compat/graph_classes.py gives to the classes that it makes
 A_NAME = re.compile(r"torch(\.\w+)*\._[a-zA-Z]\w*(\.\w+)*")

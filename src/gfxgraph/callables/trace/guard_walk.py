@@ -157,11 +157,11 @@ class GuardWalk(Watch):
         value = self._value(manager)
         if parent is not None and parent is not value:
             again = self._value(manager)
-            if again is not value and not _CLASS_DICT.match(source):
-                if not isinstance(value, types.MethodType) or again != value:
-                    raise Unwatchable(f"{source}, which is computed at each access")
-            self._child(parent, source, value)
-            self._note_zero(parent, source, value)
+            if again is value or _CLASS_DICT.match(source) or isinstance(value, types.MethodType) and again == value:
+                self._child(parent, source, value)
+                self._note_zero(parent, source, value)
+            else:  # what lies in it is still looked at: not all of that is guarded
+                self.unwatched = self.unwatched or f"{source}, which is computed at each access"
         of_class = _CLASS_DICT.match(source)
         if of_class:  # the guard made a copy: what is read is the class itself
             owner = self._evaluate(of_class.group(1))
@@ -186,17 +186,15 @@ class GuardWalk(Watch):
         for inner in _children(manager):
             if inner.get_source() == source:
                 self._asked(value, manager, inner)
-            else:
-                self._node(inner, value if holder is None else holder)
+            self._node(inner, value if holder is None else holder)
 
     def _asked(self, owner: Any, manager: Any, inner: Any) -> None:
         """Watch an attribute that code only asks for: Dynamo of torch 2.14 names its owner as the source."""
-        at = [each is inner for each in manager.get_child_managers()].index(True)
-        found = _ASKED.fullmatch(manager.get_accessors()[at].repr())
-        if found is None:
-            raise Unwatchable(inner.get_source())
-        name = found.group(1)
-        self._child(owner, f"{inner.get_source()}.{name}", getattr(owner, name, None))
+        accessors = zip(manager.get_child_managers(), getattr(manager, "get_accessors", list)())
+        for asked in (_ASKED.fullmatch(how.repr()) for each, how in accessors if each is inner):
+            if asked is not None:
+                name = asked.group(1)
+                self._child(owner, f"{inner.get_source()}.{name}", getattr(owner, name, None))
 
     def _holder(self, source: str, value: Any) -> Any:
         """The object whose own dict ``value`` is; None for any other value."""

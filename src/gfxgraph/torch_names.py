@@ -245,7 +245,7 @@ TABLE = {
     """,
     "simulator": """
         torch._C
-        torch._library.opaque_object._OPAQUE_TYPES 2.14+ optional
+        torch._library.opaque_object._OPAQUE_TYPES optional
         torch._C._cuda_CUDAAllocator_AllocatorState optional
         torch._dynamo.trace_rules.get_torch_obj_rule_map loaded
         torch._dynamo.trace_rules.load_object loaded

@@ -38,7 +38,10 @@ STAGES: list[tuple[Any, str]] = [
 
 @pytest.fixture(autouse=True)
 def device() -> Iterator[None]:
-    gfxgraph.enable(simulate="hip")
+    if torch.cuda.is_available():
+        gfxgraph.enable(allow_cuda=True)
+    else:
+        gfxgraph.enable(simulate="hip")
     yield
     gfxgraph.disable()
 

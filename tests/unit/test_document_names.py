@@ -20,6 +20,10 @@ from gfxgraph.cli.main import Commands
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
+MACROS = frozenset(
+    re.findall(r"GFXGRAPH_[A-Z_]+", (SRC / "gfxgraph/port/fix/toolkit/cuda_warp.h").read_text("utf-8"))
+)
+"""What a ported program defines, and no setting of ours."""
 PAGES = [
     *(ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/README.md")),
     # older-names.md is about 1.1.0's, which tests/conformance/test_older_names.py looks up.
@@ -74,7 +78,7 @@ def command_of(words: list[str]) -> tuple[str, ...]:
 def unknown(text: str) -> list[str]:
     """The names in code spans of ``text`` that the code has not."""
     found, known = [], words_of_the_code()
-    variables = set(config.VARIABLES) | config._OTHERS
+    variables = set(config.VARIABLES) | config._OTHERS | MACROS
     for span in SPAN.findall(text):
         for name in re.findall(r"\b(?:GFXGRAPH|HGB)_[A-Z_]*[A-Z]\b", span):
             if name not in variables and not any(each.startswith(name) for each in variables) and name not in known:

@@ -296,7 +296,9 @@ class Captured(CapturedCallable):
         """
         current = torch.cuda.current_stream(self.arena.device_index)
         stream = current if torch.is_grad_enabled() else self.arena.stream
-        args, kwargs = for_dynamo(call) if self.shared.run is not self.shared.fn else (call.args, call.kwargs)
+        args, kwargs = call.args, call.kwargs
+        if self.shared.run is not self.shared.fn:
+            args, kwargs = for_dynamo(call, self.shared.front)
         with on_stream(stream):
             result = self.fn(*args, **kwargs)
             if args is not call.args:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gfxgraph import torch_names
 from gfxgraph.callables.inputs import dim_order
-from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of
+from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, storage_address
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import CaptureError
 
@@ -391,12 +391,23 @@ class Call:
         copies: list[Tensor] = []
         flatten((args, kwargs), copies)
         own = {id(copy): t for copy, t in zip(copies, self.tensors) if copy is not t}
-        with torch.inference_mode():
-            for copy in copies:
-                if id(copy) in own and own[id(copy)].is_inference() and copy._version:
-                    own[id(copy)].copy_(copy)
+        homes: dict[int, Tensor] = {}
+        for copy in copies:
+            mine = own.get(id(copy), copy)
+            if copy.numel() and storage_address(copy) != storage_address(mine):
+                homes[storage_address(copy)] = mine
+                with torch.inference_mode() if mine.is_inference() else torch.no_grad():
+                    if copy._version:
+                        mine.copy_(copy)
+
+        def given(t: Tensor) -> Tensor:
+            home = homes.get(storage_address(t)) if has_layout(t) and id(t) not in own else None
+            if home is None or home.dtype != t.dtype:
+                return own.get(id(t), t)
+            return home.as_strided(t.size(), t.stride(), home.storage_offset() + t.storage_offset())
+
         try:
-            return replace(result, lambda t: own.get(id(t), t))
+            return replace(result, given)
         except NotATree:
             return result
 
@@ -429,9 +440,9 @@ def understand(
     return Call(args, kwargs, tensors, structure, device, aliases, kind, key)
 
 
-def as_buffer(tensor: Tensor) -> Tensor:
+def as_buffer(tensor: Tensor, copies: bool) -> Tensor:
     with torch.inference_mode(False), torch.no_grad():
-        if tensor.is_inference():
+        if tensor.is_inference() or copies:
             made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
             made.data.copy_(tensor)
             return made

@@ -132,7 +132,7 @@ class Worlds:
             raise RunEagerly(front.keeps, for_good=True)
         if self._untraceable:
             raise InPieces(self._untraceable)
-        args, kwargs = for_dynamo(call)
+        args, kwargs = for_dynamo(call, front)
         world = self._worlds.get(call.key)
         if world is not None and world.why_pieces and world.is_one and not world.why_eager:
             # What it stores changes what it reads, so Dynamo's guards decide.
@@ -199,7 +199,7 @@ class Worlds:
         """
         front = self._front
         assert front is not None
-        args, kwargs = for_dynamo(call)
+        args, kwargs = for_dynamo(call, front)
         self._refuse_more(args, kwargs)
         current = torch.cuda.current_stream(arena.device_index)
         # A call that may be differentiated stays on its own stream: backward runs where forward ran.
@@ -298,13 +298,15 @@ class Worlds:
             raise RunEagerly(self._changing)
 
 
-def for_dynamo(call: Call) -> tuple[Args, Kwargs]:
+def for_dynamo(call: Call, front: Frontend | None) -> tuple[Args, Kwargs]:
     """The arguments in the form of a graph's buffers, which Dynamo would otherwise tell apart.
 
-    Copies of inference tensors, and for a view a tensor over the same memory that is not a view.
+    Copies of inference tensors, and for a view a tensor over the same memory that is not a view; with symbolic sizes
+    a copy of one that does not begin where its memory does, which Dynamo guards then.
     """
     given = [t for t in call.tensors if t.is_inference() or (t._is_view() and not t.requires_grad)]
-    others = {id(t): as_buffer(t) for t in given}
+    copies = front is not None and front.is_dynamic and not call.aliases
+    others = {id(t): as_buffer(t, copies and t.is_cuda and bool(t.storage_offset())) for t in given}
     if not others:
         return call.args, call.kwargs
     change = lambda t: others.get(id(t), t)  # noqa: E731

@@ -177,6 +177,7 @@ def environment_report() -> str:
     gpu = f"{device.name} ({device.arch}, {device.family}, {device.source})" if device.arch else "none found"
     torch = str(found.get("torch.version", "not installed"))
     rows = [("gfxgraph", __version__), ("GPU", gpu), ("PyTorch", torch), ("Python", platform.python_version())]
+    rows += [("system", platform.platform())]
     rows += [(name, ", ".join(shown)) for name in found if (shown := values(found, name))]
     rows += [(f"bad {one.variable}", f"{one.value}, allowed: {one.allowed}") for one in config.load().problems]
     return "\n".join(f"{name:<26} {shown}" for name, shown in rows)

@@ -31,11 +31,11 @@ PIP = set(
     """torch torchvision torchaudio jax-rocm7-plugin jax-rocm7-pjrt bitsandbytes PACKAGE flash-attn amd-aiter aiter
     torch[device-{arch}] torchvision[device-{arch}] rocm[libraries] rocm[devel] rocm[libraries,device-{arch}]
     /opt/rocm/share/amd_smi ./native ./gfxGRAPH vllm . sglang
-    .[{extra}] gfxgraph-VERSION-py3-none-any.whl[{extra}]
+    .[{extra}] gfxgraph_rocm-VERSION-py3-none-any.whl[{extra}]
     transformers onnxruntime-migraphx torchcodec cmake<4 iree-base-compiler
     """.split()
 )
-INDEXES = ("https://download.pytorch.org/whl/rocm", "https://repo.amd.com/rocm/whl/", "https://stable.repo.amd.com/rocm/",
+INDEXES = ("https://download.pytorch.org/whl/cpu", "https://download.pytorch.org/whl/rocm", "https://repo.amd.com/rocm/whl/", "https://stable.repo.amd.com/rocm/",
            "https://rocm.nightlies.amd.com/")  # fmt: skip
 CACHES = re.compile(r"(~/\.(?:cache|config|triton|aiter|cupy)\b\S*|\$\{TMPDIR:-/tmp\}/torchinductor_\$USER)$")
 

@@ -35,8 +35,13 @@ PIP = set(
     transformers onnxruntime-migraphx torchcodec cmake<4 iree-base-compiler
     """.split()
 )
-INDEXES = ("https://download.pytorch.org/whl/cpu", "https://download.pytorch.org/whl/rocm", "https://repo.amd.com/rocm/whl/", "https://stable.repo.amd.com/rocm/",
-           "https://rocm.nightlies.amd.com/")  # fmt: skip
+INDEXES = (
+    "https://download.pytorch.org/whl/cpu",
+    "https://download.pytorch.org/whl/rocm",
+    "https://repo.amd.com/rocm/whl/",
+    "https://stable.repo.amd.com/rocm/",
+    "https://rocm.nightlies.amd.com/",
+)
 CACHES = re.compile(r"(~/\.(?:cache|config|triton|aiter|cupy)\b\S*|\$\{TMPDIR:-/tmp\}/torchinductor_\$USER)$")
 
 
@@ -96,7 +101,7 @@ def check(command):
                 "torch",
                 "torchvision",
                 "torchaudio",
-            } or "--no-deps" in words
+            } or "--no-deps" in words, command
             assert any(word.startswith(INDEXES) for word in words), command
         if "--force-reinstall" in words:
             assert "--no-deps" in words or "torch" in wanted, command

@@ -107,7 +107,7 @@ def commands_page(lang: str) -> str:
     parts = [f"# {title}\n", contract, COMPLETION.replace("{title}", completion)]
     for path, command in _commands(Commands("gfxgraph")):
         told = _chinese.translated(command, path) if lang == "zh" else command
-        context = told.context_class(told, info_name=f"gfxgraph {path}")
+        context = told.context_class(told, info_name=f"gfxgraph {path}", help_option_names=["-h", "--help"])
         parts.append(f"## gfxgraph {path}\n\n```text\n{told.get_help(context)}\n```\n")
     return "\n".join(parts)
 

@@ -108,6 +108,7 @@ def commands_page(lang: str) -> str:
     for path, command in _commands(Commands("gfxgraph")):
         told = _chinese.translated(command, path) if lang == "zh" else command
         context = told.context_class(told, info_name=f"gfxgraph {path}", help_option_names=["-h", "--help"])
+        told._help_option = None  # click keeps the first one made, whose names may be another context's
         parts.append(f"## gfxgraph {path}\n\n```text\n{told.get_help(context)}\n```\n")
     return "\n".join(parts)
 

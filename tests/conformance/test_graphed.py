@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import types
 from typing import NamedTuple
 
@@ -295,6 +296,47 @@ def test_a_value_read_on_the_host(kind):
         x = torch.full((4,), float(value), device="cuda")
         assert torch.equal(g(x, mine), step(x, eager)) and torch.equal(mine, eager), value
     assert g.stats()["replays"] > 0 and any("item()" in why for why in g.stats()["pieces"]), g.explain()
+
+
+def test_pieces_without_a_graph_are_left_to_python():
+    """Once no piece has turned out to be a graph, a call costs eager's, and says why; where one has, pieces stay."""
+    scale = [2]
+
+    def distinct(x):
+        return torch.unique(x) * scale[0] if scale[0] == 3 else torch.unique(x)
+
+    def sorted_after(x):
+        return torch.unique(x), (x * scale[0]).sort().values
+
+    bare, mixed = gfxgraph.graphed(distinct), gfxgraph.graphed(sorted_after)
+    for i in range(40):
+        x = torch.randint(0, 9, (16,), device="cuda")
+        scale[0] = 3 if i == 39 else 2
+        same(bare(x), distinct(x))
+        same(mixed(x), sorted_after(x))
+    stats = bare.stats()
+    (why,) = set(stats["eager"]) - {"warm-up"}
+    assert why.startswith("nothing in it is a graph: ") and f"eager       {why}" in bare.explain()
+    assert sum(stats["pieces"].values()) + sum(stats["eager"].values()) == 40 and stats["eager"][why] == 23
+    n = _frames(lambda: bare(x)), _frames(lambda: distinct(x))
+    assert n[0] < n[1] + 12, n
+    assert mixed.stats()["replays"] > 30 and not any("nothing in it" in why for why in mixed.stats()["eager"])
+
+
+def _frames(call):
+    """Python frames that a call enters."""
+    n = 0
+
+    def note(frame, event, arg):
+        nonlocal n
+        n += event == "call"
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return n
 
 
 def test_errors_are_the_functions_own():

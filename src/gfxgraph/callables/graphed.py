@@ -231,7 +231,13 @@ class Graphed:
                 raise RunEagerly(self._off)
             return self._graphed(state, args, kwargs)
         except InPieces as pieces:
-            return self._worlds.in_pieces(pieces, args, kwargs)
+            why = self._worlds.why_bare(pieces)
+            if not why:
+                return self._worlds.in_pieces(pieces, args, kwargs)
+            if why not in self._eager:
+                self._shared.fall_back(why, for_good=False)
+            self._eager.count(why)
+            self._go_on_eagerly(why, args, kwargs)
         except DriverError as error:  # before any launch: a failed launch raises ReplayError
             self._eager.count("a driver call failed")
             if state is not None:

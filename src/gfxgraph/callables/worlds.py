@@ -63,6 +63,8 @@ MOST_WITH_GRADIENTS = 4
 """Most signatures of calls with gradients that have a fast path at a time."""
 MAX_WORLDS = 4096
 """Most signatures whose world is remembered."""
+SETTLED = 16
+"""Calls in pieces, one after another without a graph or a warm-up, after which they run eagerly."""
 MOST_NUMBERS = 2
 """Numbers among the arguments of one world that have graphs of their own; with more, calls run in pieces."""
 
@@ -97,6 +99,8 @@ class Worlds:
         self._untraceable = self._changing = ""
         self.n_one_graph = 0
         """Calls in Dynamo's code whose one graph was replayed."""
+        self._bare: Calls = Calls()
+        """Calls in pieces one after another that had no graph and no warm-up, by reason."""
         self.with_gradients: list[Any] = []
         """Graphs of forward and backward that have a fast path, the last made first."""
 
@@ -108,6 +112,7 @@ class Worlds:
     def reset(self) -> None:
         """Forget every world, and the program's objects that they hold."""
         self._worlds.clear()
+        self._bare.clear()
         self.with_gradients.clear()
         self._untraceable = self._changing = ""
         if self._front is not None:
@@ -259,7 +264,18 @@ class Worlds:
             self._eager.count(WARM_UP)
         else:
             self.n_one_graph += 1
+        self._bare[found.why] = 0 if n_warm_ups else self._bare[found.why] + 1
         return result
+
+    def why_bare(self, found: InPieces) -> str:
+        """Why calls in pieces are to run eagerly from now on; "" if a piece of them is, or may become, a graph."""
+        if self._bare[found.why] < SETTLED:
+            return ""
+        assert self._front is not None
+        if any(region.stats()["captures"] for _, piece in self._front.graphs for region in piece.regions):
+            self._bare[found.why] = -SETTLED
+            return ""
+        return f"nothing in it is a graph: {found.why}"
 
     def _note_graphs(self, call: Any, result: Any, graphs: Any, inputs: Any, made: Any) -> None:
         """Make a fast path for calls like this one, if its world is as when it was traced."""

@@ -1,10 +1,11 @@
 """CPU time of a step with gradients, forward and backward, of ordinary modules.
 
-    python benchmarks/bench_training_step.py [--simulate] [--only NAME,NAME] [--reps N] [--out FILE] [--profile NAME]
+    python benchmarks/bench_training_step.py [--simulate] [--only NAME,NAME] [--reps N] [--out FILE] [--profile NAME] [--parts]
 
 For each module: eager, ``gfxgraph.graphed``, ``torch.cuda.make_graphed_callables``; microseconds of CPU of the whole
 process (``time.process_time``: autograd runs a backward in a thread of its own), the median of the repeats. The ways
-are measured in turn within each repeat. ``--simulate`` runs in the simulator, whose operations are Python: there a
+are measured in turn within each repeat. ``--parts`` prints what the parts of a graphed step cost, each in a loop of its own;
+``--simulate`` runs in the simulator, whose operations are Python: there a
 launch of a graph executes nothing while it is timed, so that what is left is ours and torch's.
 """
 
@@ -152,6 +153,51 @@ def profile(step):
     stats.sort_stats("tottime").print_stats(25)
 
 
+def parts(graphed, batch, reps):
+    """What the parts of a graphed step cost, in microseconds, each timed in a loop of its own."""
+    from gfxgraph.callables.graphed import Graphed
+    from gfxgraph.callables.training import gradients
+
+    worlds = Graphed.of(graphed)._worlds
+    pair = worlds.with_gradients[0]._pair
+    x = batch()
+    given = [t if t.requires_grad else x for t in pair.statics]
+    out = graphed(x)
+    seed = torch.ones_like(out)
+    node = out.grad_fn
+    before, results = pair.run_forward(given)
+    saved = [given[k] for k in pair.saved]
+    grads = [torch.ones_like(t) for t in results]
+    has_run = lambda: pair.run_backward(before, saved, grads)  # noqa: E731
+
+    def step(way):
+        for p in graphed.parameters():
+            p.grad = None
+        way(x).backward(seed)
+
+    timed = {
+        "step, gradients None before": lambda: step(graphed),
+        "forward": lambda: graphed(x),
+        "forward: fast path": lambda: worlds.fast((x,), {}),
+        "forward: autograd's function": lambda: gradients._apply(pair, *given),
+        "forward: inside it": lambda: pair.run_forward(given),
+        "forward: launch": lambda: gradients.replay(pair._forward),
+        "forward: fill": lambda: pair._fill(given),
+        "forward: allocate": pair._fresh,
+        "forward: copy results": lambda: gradients._copy(results, pair.made),
+        "backward: inside it": has_run,
+        "backward: run": lambda: pair.backwards[(True,) * len(grads)](grads),
+        "copy_ of one": lambda: seed.copy_(out.detach()),
+        "saved tensors": lambda: node.saved_tensors,
+    }
+    for name, way in timed.items():
+        with torch.no_grad() if "inside" in name or "copy" in name or "fill" in name else contextlib.nullcontext():
+            way()
+            print(f"  {name:32} {statistics.median(cpu_us(way) for _ in range(4 * reps)):8.1f}", flush=True)
+    found = pair.run_backward(before, saved, grads)
+    print("  strides of gradients and inputs", [(g.stride(), t.stride()) for g, t in zip(found[1:], given) if g is not None])
+
+
 def main():
     ask = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     ask.add_argument("--simulate", action="store_true")
@@ -159,6 +205,7 @@ def main():
     ask.add_argument("--reps", type=int, default=9)
     ask.add_argument("--out")
     ask.add_argument("--profile", default="")
+    ask.add_argument("--parts", action="store_true")
     asked = ask.parse_args()
     if asked.simulate:
         torch.set_num_threads(1)  # threads of OpenMP spin
@@ -171,6 +218,8 @@ def main():
             times = measured(found, asked.reps)
             if asked.profile:
                 profile(found[asked.profile])
+            if asked.parts:
+                parts(graphed, MODULES[name][1], asked.reps)
         rows[name] = {way: {"us": round(statistics.median(each), 1), "all": each} for way, each in times.items()}
         rows[name]["stats"] = {"replays": stats["replays"], "eager": stats["eager"], "pieces": stats["pieces"]}
         print(name, {way: rows[name][way]["us"] for way in times}, rows[name]["stats"], flush=True)

@@ -1,4 +1,4 @@
-"""kernels: the operations of a decode step in Triton, and swapping them into models.
+"""gfxgraph_kernels: the operations of a decode step in Triton, and swapping them into models.
 
 Problem: a graph removes launch overhead, but each small kernel still costs the device microseconds, and a step of a
 small Llama launches several hundred. Idea: kernels that do everything between two reads of weights: a norm is part of
@@ -11,8 +11,8 @@ torch's own, counted (`fallbacks`).
 Files, in reading order: shapes.py (measured_sizes.toml), launching.py, eager.py, norms.py, layers.py, attention.py,
 next_token.py, then the kernels themselves (_norm_kernels.py, _linear_kernels.py, _attention_kernels.py).
 model_parts.py recognises modules by their parts, token_steps.py replaces their forwards, modules.py and
-timed_choice.py install them in models. What they compile to for GPUs that are not present is in
-tools/compiled_kernels.py; measurements are in docs/compile.md. New in 2.0.
+timed_choice.py install them in models; generation/ decodes with them. ARCHITECTURE.md is the map. What they compile
+to for GPUs that are not present is in tools/compiled_kernels.py; measurements are in docs/compile.md. New in 2.0.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gfxgraph.kernels.attention import rotary_angles, rotary_attention
-    from gfxgraph.kernels.launching import fallbacks, has_triton
-    from gfxgraph.kernels.layers import linear, linear_three
-    from gfxgraph.kernels.modules import Applied, apply
-    from gfxgraph.kernels.next_token import greedy, sample
-    from gfxgraph.kernels.norms import layer_norm, rms_norm
+    from gfxgraph_kernels.attention import rotary_angles, rotary_attention
+    from gfxgraph_kernels.launching import fallbacks, has_triton
+    from gfxgraph_kernels.layers import linear, linear_three
+    from gfxgraph_kernels.modules import Applied, apply
+    from gfxgraph_kernels.next_token import greedy, sample
+    from gfxgraph_kernels.norms import layer_norm, rms_norm
 
 _PLACES = {
     "Applied": "modules", "apply": "modules", "fallbacks": "launching", "greedy": "next_token",

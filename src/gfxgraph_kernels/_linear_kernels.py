@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gfxgraph.kernels._norm_kernels import let_next_begin, overlap, to_cache, wait_for_last
+from gfxgraph_kernels._norm_kernels import let_next_begin, overlap, to_cache, wait_for_last
 
 
 @triton.jit

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gfxgraph.kernels import eager
-from gfxgraph.kernels.launching import DTYPES, launch, target, why_not
-from gfxgraph.kernels.shapes import attention as how_to
-from gfxgraph.kernels.shapes import power_of_two
+from gfxgraph_kernels import eager
+from gfxgraph_kernels.launching import DTYPES, launch, target, why_not
+from gfxgraph_kernels.shapes import attention as how_to
+from gfxgraph_kernels.shapes import power_of_two
 
 
 @torch.library.custom_op("gfxgraph_kernels::rotary_angles", mutates_args=())
@@ -49,7 +49,7 @@ def rotary_angles(
     cos, sin = (torch.empty((batch, tokens, 2 * half), dtype=dtype, device=positions.device) for _ in "cs")
     if cos.numel():
         # lazily: Triton need not be there
-        from gfxgraph.kernels._attention_kernels import rotary_angles as kernel
+        from gfxgraph_kernels._attention_kernels import rotary_angles as kernel
 
         launch(kernel, (batch * tokens,),
             positions, frequencies.contiguous(), cos, sin, half, tokens, *positions.stride(), scaling,
@@ -124,7 +124,7 @@ def _launch(
     if not out.numel():
         return out
     # lazily: Triton need not be there
-    from gfxgraph.kernels._attention_kernels import attention_finish, attention_parts
+    from gfxgraph_kernels._attention_kernels import attention_finish, attention_parts
 
     at = target(q.device)
     how = how_to(batch, heads, shared, length, max(width, width_v), at, is_half=q.itemsize == 2)

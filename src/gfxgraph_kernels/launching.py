@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.kernels.shapes import INTERPRETER, Target, target_of
 from gfxgraph.process import process
+from gfxgraph_kernels.shapes import INTERPRETER, Target, target_of
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -64,7 +64,7 @@ def is_interpreted() -> bool:
     if not has_triton():
         return False
     # lazily: Triton takes a second to import, and need not be there
-    from gfxgraph.kernels import _norm_kernels
+    from gfxgraph_kernels import _norm_kernels
 
     return type(_norm_kernels.norm_forward).__name__ == "InterpretedFunction"
 

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.kernels import eager
-from gfxgraph.kernels.launching import dense, flat_rows, launch, target, why_not
-from gfxgraph.kernels.norms import norm
-from gfxgraph.kernels.shapes import Linear, Target
-from gfxgraph.kernels.shapes import linear as how_to
+from gfxgraph_kernels import eager
+from gfxgraph_kernels.launching import dense, flat_rows, launch, target, why_not
+from gfxgraph_kernels.norms import norm
+from gfxgraph_kernels.shapes import Linear, Target
+from gfxgraph_kernels.shapes import linear as how_to
 
 FINISH_BLOCK = 256
 
@@ -86,7 +86,7 @@ def _launch(
     if norm_eps is not None and not (how.is_vector and k):
         x, norm_weight, norm_eps = norm(x, norm_weight, None, norm_eps, norm_offset, True), None, None
     # lazily: Triton need not be there
-    from gfxgraph.kernels import _linear_kernels as kernels
+    from gfxgraph_kernels import _linear_kernels as kernels
 
     flat, weight, other = flat_rows(x), flat_rows(weight), None if up is None else flat_rows(up)
     added = None if residual is None else flat_rows(residual)
@@ -210,7 +210,7 @@ def fused_three(
     if has_norm and not how.is_vector:
         x, has_norm = norm(x, norm_weight, None, norm_eps, norm_offset, True), False
     # lazily: Triton need not be there
-    from gfxgraph.kernels._linear_kernels import linear_three as kernel
+    from gfxgraph_kernels._linear_kernels import linear_three as kernel
 
     out = torch.empty((*x.shape[:-1], sum(sizes)), dtype=x.dtype, device=x.device)
     flat, weights = flat_rows(x), [flat_rows(weight) for weight in (a, b, c)]

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gfxgraph.kernels import eager
+from gfxgraph_kernels import eager
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 """How much a part may differ from the model's own, relative to its largest number: a few roundings of its dtype."""

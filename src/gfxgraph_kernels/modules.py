@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.kernels import launching, model_parts, next_token, norms, timed_choice, token_steps
-from gfxgraph.kernels.attention import rotary_angles
-from gfxgraph.kernels.layers import linear
-from gfxgraph.kernels.model_parts import AttentionModules, Layer, Mlp, Norm, Rotary
+from gfxgraph_kernels import launching, model_parts, next_token, norms, timed_choice, token_steps
+from gfxgraph_kernels.attention import rotary_angles
+from gfxgraph_kernels.layers import linear
+from gfxgraph_kernels.model_parts import AttentionModules, Layer, Mlp, Norm, Rotary
 
 PROBE_TOKENS = 128
 """Keys in the cache of a trial."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gfxgraph.kernels import eager
-from gfxgraph.kernels.launching import flat_rows, launch, target, why_not
-from gfxgraph.kernels.shapes import power_of_two
+from gfxgraph_kernels import eager
+from gfxgraph_kernels.launching import flat_rows, launch, target, why_not
+from gfxgraph_kernels.shapes import power_of_two
 
 BLOCK = 2048
 """Scores that one workgroup compares."""
@@ -68,7 +68,7 @@ def choose(scores: Tensor, noise: Tensor | None, temperature: float) -> Tensor:
     if not out.numel():
         return out
     # lazily: Triton need not be there
-    from gfxgraph.kernels._attention_kernels import choice_finish, choice_parts
+    from gfxgraph_kernels._attention_kernels import choice_finish, choice_parts
 
     flat = flat_rows(scores)
     drawn = flat if noise is None else flat_rows(noise)

@@ -1,8 +1,8 @@
 """Layer norm and RMS norm as an operation of torch. New in 2.0.
 
 ``torch.ops.gfxgraph_kernels.norm``. Sums are float32, results rounded once: against float64 a result is within 1e-5
-(float32), 2e-3 (float16) or 1.6e-2 (bfloat16) of its size, for rows of any length (tests/unit/kernels/). There is no
-backward: torch raises if one is attempted.
+(float32), 2e-3 (float16) or 1.6e-2 (bfloat16) of its size, for rows of any length (tests/unit/gfxgraph_kernels/).
+There is no backward: torch raises if one is attempted.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gfxgraph.kernels import eager
-from gfxgraph.kernels.launching import dense, flat_rows, launch, target, why_not
-from gfxgraph.kernels.shapes import LARGEST_ROW, rows
+from gfxgraph_kernels import eager
+from gfxgraph_kernels.launching import dense, flat_rows, launch, target, why_not
+from gfxgraph_kernels.shapes import LARGEST_ROW, rows
 
 
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, offset: float = 0.0) -> Tensor:
@@ -67,7 +67,7 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, offs
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel():
         # lazily: Triton need not be there
-        from gfxgraph.kernels._norm_kernels import norm_forward
+        from gfxgraph_kernels._norm_kernels import norm_forward
 
         flat = flat_rows(x)
         weight, bias = dense((weight, bias))

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.kernels.attention import rotary_attention
-from gfxgraph.kernels.layers import linear, linear_three
-from gfxgraph.kernels.model_parts import AttentionModules, Layer, Mlp, Norm, has_hooks
-from gfxgraph.kernels.norms import norm
-from gfxgraph.kernels.shapes import MOST_ROWS
+from gfxgraph_kernels.attention import rotary_attention
+from gfxgraph_kernels.layers import linear, linear_three
+from gfxgraph_kernels.model_parts import AttentionModules, Layer, Mlp, Norm, has_hooks
+from gfxgraph_kernels.norms import norm
+from gfxgraph_kernels.shapes import MOST_ROWS
 
 
 class TokenSlot(NamedTuple):

@@ -1,4 +1,4 @@
-"""port: audit, fix, build and verify a CUDA codebase for ROCm.
+"""gfxgraph_port: audit, fix, build and verify a CUDA codebase for ROCm.
 
 Enters: source text, paths, plain data from the environment.
 Stays out: torch, drivers, and the code under audit, which is read and compiled, and never imported or run.
@@ -21,4 +21,7 @@ Stays out: torch, drivers, and the code under audit, which is read and compiled,
     SKILL.md     how a coding agent ports
     fix/         edits, and the gate they pass
     verify.py    static and build checks of a port
+    rocm/        what a ported program calls (`gfxgraph.rocm`); commands/: ``gfxgraph port``
+
+ARCHITECTURE.md is its map.
 """

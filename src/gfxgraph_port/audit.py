@@ -7,13 +7,13 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
-from gfxgraph.port.archs import Arch, select
-from gfxgraph.port.changes import RevisionError, changed_lines
-from gfxgraph.port.engine import FileResult, audit_file
-from gfxgraph.port.facts import gather
-from gfxgraph.port.model import Finding, Severity, SkippedFile
-from gfxgraph.port.project import MAX_BYTES, Project, discover
-from gfxgraph.port.registry import for_kind
+from gfxgraph_port.archs import Arch, select
+from gfxgraph_port.changes import RevisionError, changed_lines
+from gfxgraph_port.engine import FileResult, audit_file
+from gfxgraph_port.facts import gather
+from gfxgraph_port.model import Finding, Severity, SkippedFile
+from gfxgraph_port.project import MAX_BYTES, Project, discover
+from gfxgraph_port.registry import for_kind
 
 _PARALLEL_BYTES = 400_000
 

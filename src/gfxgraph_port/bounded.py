@@ -6,7 +6,7 @@ stretch of one statement, all of which are short; so every ``*``, ``+`` and ``{n
 one place, and the time of a search grows with the text only. ``tools/check_patterns.py`` holds every expression to
 50 ms on 8 KB.
 
-A module of rules writes ``from gfxgraph.port import bounded as re`` and the syntax of ``re``.
+A module of rules writes ``from gfxgraph_port import bounded as re`` and the syntax of ``re``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import re
 import subprocess
 import tempfile
 
-from gfxgraph.port.project import Project, UnreadableError, own_git
+from gfxgraph_port.project import Project, UnreadableError, own_git
 
 _WAIT_S = 10  # the first call reads every setting, one of which may name a pipe that nobody writes
 _DIFF_S = 60

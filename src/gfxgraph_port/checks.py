@@ -27,15 +27,15 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from gfxgraph.port import bounded as re
-from gfxgraph.port.engine import Context
-from gfxgraph.port.model import Hit, Severity
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.readers.python import PyFile, text_of
-from gfxgraph.port.readers.requirements import RequirementFile
-from gfxgraph.port.readers.text import TextFile
-from gfxgraph.port.registry import Check, Table
-from gfxgraph.port.rules._common import (
+from gfxgraph_port import bounded as re
+from gfxgraph_port.engine import Context
+from gfxgraph_port.model import Hit, Severity
+from gfxgraph_port.readers.cpp import CppFile
+from gfxgraph_port.readers.python import PyFile, text_of
+from gfxgraph_port.readers.requirements import RequirementFile
+from gfxgraph_port.readers.text import TextFile
+from gfxgraph_port.registry import Check, Table
+from gfxgraph_port.rules._common import (
     AMD,
     cpp_hit,
     entry_hit,

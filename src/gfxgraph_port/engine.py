@@ -8,22 +8,22 @@ import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from gfxgraph.port.archs import Arch
-from gfxgraph.port.budget import FILE_SECONDS, OutOfTimeError, processor_time
-from gfxgraph.port.files import printable
-from gfxgraph.port.guards import cpp as cpp_guards
-from gfxgraph.port.guards import text as text_guards
-from gfxgraph.port.guards.cpp import Macros
-from gfxgraph.port.guards.python import PyGuards
-from gfxgraph.port.impact import Impact, impact_of, rank
-from gfxgraph.port.model import Finding, Hit, Rule, Severity, SkippedFile
-from gfxgraph.port.project import ANSWERED_BY_HOME, HOME, Project, UnreadableError, kind_of
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.readers.directives import TooDeepError
-from gfxgraph.port.readers.python import PyFile
-from gfxgraph.port.readers.requirements import RequirementFile
-from gfxgraph.port.readers.text import LogicalLine, TextFile
-from gfxgraph.port.registry import Check, for_kind
+from gfxgraph_port.archs import Arch
+from gfxgraph_port.budget import FILE_SECONDS, OutOfTimeError, processor_time
+from gfxgraph_port.files import printable
+from gfxgraph_port.guards import cpp as cpp_guards
+from gfxgraph_port.guards import text as text_guards
+from gfxgraph_port.guards.cpp import Macros
+from gfxgraph_port.guards.python import PyGuards
+from gfxgraph_port.impact import Impact, impact_of, rank
+from gfxgraph_port.model import Finding, Hit, Rule, Severity, SkippedFile
+from gfxgraph_port.project import ANSWERED_BY_HOME, HOME, Project, UnreadableError, kind_of
+from gfxgraph_port.readers.cpp import CppFile
+from gfxgraph_port.readers.directives import TooDeepError
+from gfxgraph_port.readers.python import PyFile
+from gfxgraph_port.readers.requirements import RequirementFile
+from gfxgraph_port.readers.text import LogicalLine, TextFile
+from gfxgraph_port.registry import Check, for_kind
 
 _IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)")
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gfxgraph.port import bounded as re
-from gfxgraph.port.budget import OutOfTimeError, processor_time
-from gfxgraph.port.guards.cpp import close_over
-from gfxgraph.port.model import SkippedFile
-from gfxgraph.port.project import Project, UnreadableError
-from gfxgraph.port.readers.directives import Arm, Directive, TooDeepError, arms_of, blank_comments, scan
+from gfxgraph_port import bounded as re
+from gfxgraph_port.budget import OutOfTimeError, processor_time
+from gfxgraph_port.guards.cpp import close_over
+from gfxgraph_port.model import SkippedFile
+from gfxgraph_port.project import Project, UnreadableError
+from gfxgraph_port.readers.directives import Arm, Directive, TooDeepError, arms_of, blank_comments, scan
 
 # A variable, member or parameter, a function or a macro that the project itself calls cudaSomething.
 _KEYWORD = r"(?!return\b|else\b|new\b|delete\b|throw\b|case\b|goto\b|typedef\b|sizeof\b|enum\b|const\b|volatile\b)"

@@ -6,8 +6,8 @@ Stays out: severities beyond their order, which say how bad one place is within 
 
 from __future__ import annotations
 
-from gfxgraph.port.model import Finding, Impact
-from gfxgraph.port.registry import find
+from gfxgraph_port.model import Finding, Impact
+from gfxgraph_port.registry import find
 
 __all__ = ["Impact", "impact_of", "rank"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
 
-from gfxgraph.port.archs import ALL, ArchSet
+from gfxgraph_port.archs import ALL, ArchSet
 
 
 class _Level(IntEnum):

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from gfxgraph.port.files import printable, read_inside
-from gfxgraph.port.guards.cpp import Macros
-from gfxgraph.port.guards.names import AMD_WORDS, words
-from gfxgraph.port.model import SkippedFile
-from gfxgraph.port.readers.python import PyFile
+from gfxgraph_port.files import printable, read_inside
+from gfxgraph_port.guards.cpp import Macros
+from gfxgraph_port.guards.names import AMD_WORDS, words
+from gfxgraph_port.model import SkippedFile
+from gfxgraph_port.readers.python import PyFile
 
 MAX_BYTES = 2_000_000
 MAX_READ = 32_000_000  # lock files may be larger than sources; nothing is read beyond this

@@ -15,9 +15,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gfxgraph.port import archs
-from gfxgraph.port import rules as _package
-from gfxgraph.port.model import Fix, Impact, Rule, Severity, Text
+from gfxgraph_port import archs
+from gfxgraph_port import rules as _package
+from gfxgraph_port.model import Fix, Impact, Rule, Severity, Text
 
 KINDS = ("python", "cpp", "requirements", "docker", "shell", "cmake", "make", "recipe", "yaml", "ini")
 Table = dict[str, Any]
@@ -47,7 +47,7 @@ def load() -> tuple[Loaded, ...]:
 
 def _loaded(row: Table) -> Loaded:
     # by name, like a rule's functions: a check sees the engine's context, and the engine asks here for its rules
-    made = importlib.import_module("gfxgraph.port.checks").made
+    made = importlib.import_module("gfxgraph_port.checks").made
     check, edits = row.pop("check"), row.pop("edit", {})
     checks = {
         kind: _function(spec) if isinstance(spec, str) else made(kind, spec)

@@ -15,11 +15,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text as Line
 
-from gfxgraph.port.audit import Audit
-from gfxgraph.port.impact import impact_of, rank
-from gfxgraph.port.model import Finding, Fix, Severity, fill
-from gfxgraph.port.phases import phase_title, word
-from gfxgraph.port.registry import find
+from gfxgraph_port.audit import Audit
+from gfxgraph_port.impact import impact_of, rank
+from gfxgraph_port.model import Finding, Fix, Severity, fill
+from gfxgraph_port.phases import phase_title, word
+from gfxgraph_port.registry import find
 
 SCHEMA = "gfxgraph-port-audit/1"
 _STYLE = {

@@ -1,6 +1,6 @@
 """Static and build checks of a port, and the report that holds them together with the golden comparison.
 
-The numerical half runs the user's model and lives in ``gfxgraph.rocm.golden``; here nothing is imported.
+The numerical half runs the user's model and lives in ``gfxgraph_port.rocm.golden``; here nothing is imported.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import subprocess
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gfxgraph.port.audit import Audit
-from gfxgraph.port.model import Severity
+from gfxgraph_port.audit import Audit
+from gfxgraph_port.model import Severity
 
 SCHEMA = "gfxgraph-port-verify/1"
 

@@ -1,11 +1,11 @@
-"""simulator: simulates one GPU, so that programs written for ``torch.cuda`` run on a CPU.
+"""gfxgraph_simulator: simulates one GPU, so that programs written for ``torch.cuda`` run on a CPU.
 
 Enters: tensors, torch's C++ registries and Python names, profiles as data.
 Stays out: the product; it must not know whether its device is real.
 
 ``install(profile)`` makes ``device="cuda"``, streams, events, the caching allocator, random generators and
 CUDA graphs work in this process as in the profile's runtime, with its quirks; ``undo()`` removes all of it. Importing
-installs nothing. Numbers come from torch's CPU kernels; times mean nothing.
+installs nothing. ARCHITECTURE.md is its map. Numbers come from torch's CPU kernels; times mean nothing.
 
     installation.py       installs the simulated card in torch, and removes it
     card.py               the simulator object: one card, its memory, its runtime
@@ -40,13 +40,13 @@ from typing import Any
 import torch
 
 from gfxgraph.errors import SimulatorError
-from gfxgraph.simulator.card import Simulator
-from gfxgraph.simulator.driver import SimDriver
-from gfxgraph.simulator.installation import active, install
-from gfxgraph.simulator.planted_faults import Faults, WrongReplay
-from gfxgraph.simulator.profiles import names as profile_names
-from gfxgraph.simulator.runtime import SimulatedCrash
 from gfxgraph.types import NodeKind
+from gfxgraph_simulator.card import Simulator
+from gfxgraph_simulator.driver import SimDriver
+from gfxgraph_simulator.installation import active, install
+from gfxgraph_simulator.planted_faults import Faults, WrongReplay
+from gfxgraph_simulator.profiles import names as profile_names
+from gfxgraph_simulator.runtime import SimulatedCrash
 
 __all__ = [
     "Faults",

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 
-from gfxgraph.simulator.device_memory import DeviceMemory
+from gfxgraph_simulator.device_memory import DeviceMemory
 
 PoolId = tuple[int, int]
 DEFAULT_POOL: PoolId = (0, 0)

@@ -16,14 +16,14 @@ from typing import Any, Final
 import torch
 
 from gfxgraph import torch_names
-from gfxgraph.simulator import codes, random_state
-from gfxgraph.simulator.allocator import Allocator, OutOfDeviceMemory
-from gfxgraph.simulator.device_memory import DeviceMemory, span_nbytes
-from gfxgraph.simulator.graph_nodes import RecordedNode
-from gfxgraph.simulator.planted_faults import Faults
-from gfxgraph.simulator.profiles import Profile
-from gfxgraph.simulator.runtime import CallRefused, Device
 from gfxgraph.types import CaptureStatus, NodeKind
+from gfxgraph_simulator import codes, random_state
+from gfxgraph_simulator.allocator import Allocator, OutOfDeviceMemory
+from gfxgraph_simulator.device_memory import DeviceMemory, span_nbytes
+from gfxgraph_simulator.graph_nodes import RecordedNode
+from gfxgraph_simulator.planted_faults import Faults
+from gfxgraph_simulator.profiles import Profile
+from gfxgraph_simulator.runtime import CallRefused, Device
 
 _SYNC_WARNING: Final = "called a synchronizing CUDA operation"
 _ARENA_FACTOR: Final = 2  # addresses are cheap; freed segments leave gaps

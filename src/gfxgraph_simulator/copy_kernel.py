@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gfxgraph.driver.small_copies import MOST, Arguments
-from gfxgraph.simulator import codes
-from gfxgraph.simulator.graph_nodes import RecordedNode
-from gfxgraph.simulator.runtime import CallRefused
 from gfxgraph.types import NodeKind
+from gfxgraph_simulator import codes
+from gfxgraph_simulator.graph_nodes import RecordedNode
+from gfxgraph_simulator.runtime import CallRefused
 
 if TYPE_CHECKING:
-    from gfxgraph.simulator.driver import SimDriver
+    from gfxgraph_simulator.driver import SimDriver
 
 
 class SimulatedCopyNode(RecordedNode):

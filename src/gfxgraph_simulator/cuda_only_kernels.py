@@ -18,7 +18,7 @@ from torch import Tensor
 from gfxgraph import torch_names
 
 if TYPE_CHECKING:
-    from gfxgraph.simulator.kernels import Kernels
+    from gfxgraph_simulator.kernels import Kernels
 
 _DECOMPOSED: Final = (
     "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",  # half to float

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 from gfxgraph.driver.graphs import MODE_THREAD_LOCAL, GraphDriver
 from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.errors import DriverError
-from gfxgraph.simulator import codes
-from gfxgraph.simulator.card import Simulator
-from gfxgraph.simulator.copy_kernel import SimulatedCopyKernel, SimulatedCopyNode
-from gfxgraph.simulator.graph_nodes import ChildNode, Graph, GraphExec, RecordedNode
-from gfxgraph.simulator.profiles import MODES
-from gfxgraph.simulator.runtime import CallRefused, Stream
 from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
+from gfxgraph_simulator import codes
+from gfxgraph_simulator.card import Simulator
+from gfxgraph_simulator.copy_kernel import SimulatedCopyKernel, SimulatedCopyNode
+from gfxgraph_simulator.graph_nodes import ChildNode, Graph, GraphExec, RecordedNode
+from gfxgraph_simulator.profiles import MODES
+from gfxgraph_simulator.runtime import CallRefused, Stream
 
 _T = TypeVar("_T")
 

@@ -17,8 +17,8 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from gfxgraph.simulator.random_state import ReplayDraw
 from gfxgraph.types import NodeKind
+from gfxgraph_simulator.random_state import ReplayDraw
 
 _handles = itertools.count(0x7F5100000000, 0x40)
 

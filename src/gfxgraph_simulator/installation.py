@@ -19,22 +19,22 @@ from torch.autograd import graph as autograd_graph
 from gfxgraph import torch_names
 from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import SimulatorError
-from gfxgraph.simulator import process_group, profiles
-from gfxgraph.simulator.card import Simulator
-from gfxgraph.simulator.kernels import Kernels
-from gfxgraph.simulator.pinned_memory import factories_with_pinning, storage_constructor
-from gfxgraph.simulator.planted_faults import NODE_ENDINGS
-from gfxgraph.simulator.random_state import GeneratorName
-from gfxgraph.simulator.special_kernels import host_kernels, special_kernels
-from gfxgraph.simulator.torch_classes import make_classes
-from gfxgraph.simulator.torch_device import NativeDevice
-from gfxgraph.simulator.torch_names import (
+from gfxgraph.types import CaptureStatus
+from gfxgraph_simulator import process_group, profiles
+from gfxgraph_simulator.card import Simulator
+from gfxgraph_simulator.kernels import Kernels
+from gfxgraph_simulator.pinned_memory import factories_with_pinning, storage_constructor
+from gfxgraph_simulator.planted_faults import NODE_ENDINGS
+from gfxgraph_simulator.random_state import GeneratorName
+from gfxgraph_simulator.special_kernels import host_kernels, special_kernels
+from gfxgraph_simulator.torch_classes import make_classes
+from gfxgraph_simulator.torch_device import NativeDevice
+from gfxgraph_simulator.torch_names import (
     cudart_module,
     device_properties,
     nvtx_module,
     torch_c_names,
 )
-from gfxgraph.types import CaptureStatus
 
 DEFAULT_MEMORY: Final = 8 << 30
 # Modules of torch that bound names of torch._C at import.

@@ -24,17 +24,17 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.simulator import op_schema, sparse_kernels
-from gfxgraph.simulator.cuda_only_kernels import COMPOSED
-from gfxgraph.simulator.device_memory import span_nbytes
-from gfxgraph.simulator.graph_nodes import RecordedNode
-from gfxgraph.simulator.op_schema import OpSchema, argument, schema_of, set_argument
-from gfxgraph.simulator.random_state import CpuGenerator, ReplayDraw, SimGenerator, get_state, set_state
-from gfxgraph.simulator.runtime import CallRefused, Stream
 from gfxgraph.types import NodeKind
+from gfxgraph_simulator import op_schema, sparse_kernels
+from gfxgraph_simulator.cuda_only_kernels import COMPOSED
+from gfxgraph_simulator.device_memory import span_nbytes
+from gfxgraph_simulator.graph_nodes import RecordedNode
+from gfxgraph_simulator.op_schema import OpSchema, argument, schema_of, set_argument
+from gfxgraph_simulator.random_state import CpuGenerator, ReplayDraw, SimGenerator, get_state, set_state
+from gfxgraph_simulator.runtime import CallRefused, Stream
 
 if TYPE_CHECKING:
-    from gfxgraph.simulator.card import Simulator
+    from gfxgraph_simulator.card import Simulator
 
 _CPU_KEYS: Final = torch.DispatchKeySet(torch.DispatchKey.CPU)
 _TAKES_NUMBERS = frozenset({"add", "sub", "mul", "div", "floor_divide", "true_divide"})

@@ -15,7 +15,7 @@ import torch
 from gfxgraph import torch_names
 
 if TYPE_CHECKING:
-    from gfxgraph.simulator.card import Simulator
+    from gfxgraph_simulator.card import Simulator
 
 
 def _can_pin(name: str) -> bool:

@@ -25,10 +25,11 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.simulator.runtime import SimulatedEvent
+from gfxgraph.types import OUR_MODULES
+from gfxgraph_simulator.runtime import SimulatedEvent
 
 if TYPE_CHECKING:
-    from gfxgraph.simulator.card import Simulator
+    from gfxgraph_simulator.card import Simulator
 
 _NAMES: Final = (
     "allreduce_ allreduce_coalesced_ broadcast_ reduce_ allgather_ _allgather_base_ allgather_coalesced_ "
@@ -99,7 +100,7 @@ def _is_async(schema: torch.FunctionSchema, args: tuple[object, ...]) -> bool:
     names = [argument.name for argument in schema.arguments]
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals["__name__"].startswith(
-        ("gfxgraph.", torch_names.OF_OPERATORS, "functools")
+        (*OUR_MODULES, torch_names.OF_OPERATORS, "functools")
     ):
         frame = frame.f_back
     is_programs = frame is not None and frame.f_globals["__name__"] == "torch.distributed.distributed_c10d"

@@ -23,11 +23,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gfxgraph import torch_names
-from gfxgraph.simulator import codes
-from gfxgraph.simulator.graph_nodes import Graph, GraphExec, Handles, RecordedNode
-from gfxgraph.simulator.planted_faults import Faults
-from gfxgraph.simulator.profiles import CallRule, Profile
 from gfxgraph.types import CaptureStatus, NodeKind
+from gfxgraph_simulator import codes
+from gfxgraph_simulator.graph_nodes import Graph, GraphExec, Handles, RecordedNode
+from gfxgraph_simulator.planted_faults import Faults
+from gfxgraph_simulator.profiles import CallRule, Profile
 
 _STREAMS_PER_POOL = 32  # c10/cuda/CUDAStream: a program's 33rd stream is its first one again
 _LEGACY = 0

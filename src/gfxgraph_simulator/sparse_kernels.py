@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.simulator.op_schema import argument, schema_of
+from gfxgraph_simulator.op_schema import argument, schema_of
 
 if TYPE_CHECKING:
-    from gfxgraph.simulator.kernels import Kernels
+    from gfxgraph_simulator.kernels import Kernels
 
 KEYS: Final = {"SparseCUDA": "SparseCPU", "SparseCsrCUDA": "SparseCsrCPU", "NestedTensorCUDA": "NestedTensorCPU"}
 """By dispatch key: that of the same tensors on the CPU."""

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.simulator.cuda_only_kernels import cuda_only_kernels
-from gfxgraph.simulator.device_memory import span_nbytes
-from gfxgraph.simulator.graph_nodes import RecordedNode
 from gfxgraph.types import CaptureStatus, NodeKind
+from gfxgraph_simulator.cuda_only_kernels import cuda_only_kernels
+from gfxgraph_simulator.device_memory import span_nbytes
+from gfxgraph_simulator.graph_nodes import RecordedNode
 
 if TYPE_CHECKING:
-    from gfxgraph.simulator.card import Simulator
-    from gfxgraph.simulator.kernels import Kernels
+    from gfxgraph_simulator.card import Simulator
+    from gfxgraph_simulator.kernels import Kernels
 
 _CPU_KEYS: Final = torch.DispatchKeySet(torch.DispatchKey.CPU)
 _COMPOSITE: Final = torch.DispatchKey.CompositeExplicitAutograd

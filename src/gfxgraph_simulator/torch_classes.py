@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from gfxgraph import files, torch_names
-from gfxgraph.simulator.device_memory import watch
-from gfxgraph.simulator.graph_nodes import Graph, GraphExec
-from gfxgraph.simulator.random_state import GeneratorState, ReplayDraw, SimGenerator
-from gfxgraph.simulator.runtime import CallRefused, SimulatedEvent, Stream, StreamCapture
 from gfxgraph.types import CaptureStatus
+from gfxgraph_simulator.device_memory import watch
+from gfxgraph_simulator.graph_nodes import Graph, GraphExec
+from gfxgraph_simulator.random_state import GeneratorState, ReplayDraw, SimGenerator
+from gfxgraph_simulator.runtime import CallRefused, SimulatedEvent, Stream, StreamCapture
 
 if TYPE_CHECKING:
-    from gfxgraph.simulator.card import Simulator
+    from gfxgraph_simulator.card import Simulator
 
 PoolId = tuple[int, int]
 CUDA_DEVICE_TYPE = 1

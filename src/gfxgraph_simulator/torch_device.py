@@ -31,7 +31,7 @@ import torch
 
 from gfxgraph import torch_names
 from gfxgraph.errors import SimulatorError
-from gfxgraph.simulator.stream_guard import make_guard
+from gfxgraph_simulator.stream_guard import make_guard
 
 _INCLUDE: Final = Path(torch.__file__).parent / "include"
 _CUDA_DEVICE_TYPE: Final = 1  # c10::DeviceType::CUDA

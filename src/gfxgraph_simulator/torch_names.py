@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from gfxgraph import torch_names
-from gfxgraph.simulator import codes
-from gfxgraph.simulator.allocator import Stat
-from gfxgraph.simulator.runtime import CallRefused
-from gfxgraph.simulator.torch_classes import CUDA_DEVICE_TYPE, is_capturing
+from gfxgraph_simulator import codes
+from gfxgraph_simulator.allocator import Stat
+from gfxgraph_simulator.runtime import CallRefused
+from gfxgraph_simulator.torch_classes import CUDA_DEVICE_TYPE, is_capturing
 
 if TYPE_CHECKING:
-    from gfxgraph.simulator.allocator import PoolId
-    from gfxgraph.simulator.card import Simulator
+    from gfxgraph_simulator.allocator import PoolId
+    from gfxgraph_simulator.card import Simulator
 
 
 _NOTHING_TO_DO: Final = (

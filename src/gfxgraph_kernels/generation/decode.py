@@ -26,14 +26,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph import kernels
-from gfxgraph.adapters._transformers_cache import CACHE, CachePosition, FixedCache
-from gfxgraph.adapters._transformers_choice import TokenChoice
-from gfxgraph.adapters._transformers_loop import Loop, Request
-from gfxgraph.adapters._transformers_masks import to_add
+import gfxgraph_kernels as kernels
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.captured import Options
 from gfxgraph.callables.graphed import Graphed
+from gfxgraph_kernels.generation.cache import CACHE, CachePosition, FixedCache
+from gfxgraph_kernels.generation.choice import TokenChoice
+from gfxgraph_kernels.generation.loop import Loop, Request
+from gfxgraph_kernels.generation.masks import to_add
 
 MAX_CHOICES = 16
 """Most captured ways of choosing that a decoder keeps."""

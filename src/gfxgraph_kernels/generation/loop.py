@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
-from gfxgraph.adapters._transformers_choice import Stops, TokenChoice
+from gfxgraph_kernels.generation.choice import Stops, TokenChoice
 
 if TYPE_CHECKING:
-    from gfxgraph.adapters._transformers_decode import Decoder
     from gfxgraph.callables.graphed import Graphed
+    from gfxgraph_kernels.generation.decode import Decoder
 
 GROUP = 4
 """Steps between two checks whether all rows are finished."""

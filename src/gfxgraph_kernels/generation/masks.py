@@ -10,10 +10,10 @@ from torch import Tensor
 from transformers.masking_utils import create_masks_for_generate
 
 from gfxgraph import torch_names
-from gfxgraph.adapters._transformers_cache import CACHE
+from gfxgraph_kernels.generation.cache import CACHE
 
 if TYPE_CHECKING:
-    from gfxgraph.adapters._transformers_decode import Decoder
+    from gfxgraph_kernels.generation.decode import Decoder
 
 
 def of_a_step(decoder: Decoder) -> Any:

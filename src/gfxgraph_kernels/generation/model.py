@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gfxgraph import torch_names
-from gfxgraph.adapters import _transformers_version_check
 from gfxgraph.process import bridge, process
+from gfxgraph_kernels.generation import version_check
 
 if TYPE_CHECKING:
-    from gfxgraph.adapters._transformers_decode import Decoder
+    from gfxgraph_kernels.generation.decode import Decoder
 
 MAX_DECODERS = 4
 """Most pairs of batch size and cache length for which a model keeps graphs and a cache."""
@@ -84,8 +84,8 @@ class Accelerated:
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
-        from gfxgraph.adapters import _transformers_choice as choices
-        from gfxgraph.adapters._transformers_loop import Request
+        from gfxgraph_kernels.generation import choice as choices
+        from gfxgraph_kernels.generation.loop import Request
 
         config, kwargs = call["generation_config"], call["model_kwargs"]
         stops = choices.stops_of(call["stopping_criteria"])
@@ -116,7 +116,7 @@ class Accelerated:
         """
         if is_wanted and self.kernels is None:
             # lazily: adapters are listed and asked about where there is no torch
-            from gfxgraph import kernels
+            import gfxgraph_kernels as kernels
 
             self.kernels = kernels.apply(self.model)
         elif not is_wanted and self.kernels is not None:
@@ -142,8 +142,8 @@ class Accelerated:
 
     def _decoder(self, batch: int, cache_len: int) -> Decoder:
         # lazily: adapters are listed and asked about where there is no torch
-        from gfxgraph.adapters._transformers_decode import Decoder
         from gfxgraph.callables.arena import Arena
+        from gfxgraph_kernels.generation.decode import Decoder
 
         model, state = self.model, bridge.process_for_callables()
         if self.arena is None or self.arena.state is not state or self.seen != self.captured:
@@ -186,14 +186,14 @@ class Accelerated:
     def why_not(self, call: dict[str, Any]) -> str:
         """Why a call is left to transformers; "" if a decoder serves it."""
         reason = self._model_says() or self._modules_say() or self._call_says(call) or self._inputs_say(call)
-        return reason or _transformers_version_check.why_not(self.model.device)
+        return reason or version_check.why_not(self.model.device)
 
     def _model_says(self) -> str:
         # lazily: adapters are listed and asked about where there is no torch
         import torch
         from transformers import GenerationMixin
 
-        from gfxgraph.adapters import _transformers_cache as caches
+        from gfxgraph_kernels.generation import cache as caches
 
         model = self.model
         if model.device.type != "cuda":
@@ -252,7 +252,7 @@ class Accelerated:
         from transformers.cache_utils import DynamicCache, StaticCache
 
         # lazily: it imports transformers
-        from gfxgraph.adapters._transformers_cache import CACHE
+        from gfxgraph_kernels.generation.cache import CACHE
 
         ids, kwargs = call["input_ids"], call["model_kwargs"]
         cache = kwargs.get(CACHE)

@@ -13,11 +13,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from gfxgraph.adapters import adapter
+from gfxgraph import adapters
 from gfxgraph.hardware.versions import may_match, parse
 
-TESTED = ">=5.17,<5.25"
-"""The versions that `make test-versions` has run (docs/versions.md)."""
 _SIZES = {
     "hidden_size": 8,
     "intermediate_size": 8,
@@ -33,7 +31,7 @@ _answers: dict[str, str] = {}
 
 def why_not(device: object) -> str:
     """Why no call is served in this process; "" if calls may be."""
-    version = adapter.installed_version("transformers")
+    version = adapters.get("transformers").version()
     with _lock:
         if version not in _answers:
             _answers[version] = ""  # meanwhile, so that the tiny models' own calls are served
@@ -45,9 +43,9 @@ def why_not(device: object) -> str:
 def _try(version: str, device: object) -> str:
     try:
         # lazily: their imports from transformers are what is being tested
-        from gfxgraph.adapters import _transformers_decode, _transformers_loop  # noqa: F401
+        from gfxgraph_kernels.generation import decode, loop  # noqa: F401
 
-        if may_match(parse(version), TESTED):
+        if may_match(parse(version), adapters.get("transformers").tested):
             return ""
         return next(_differences(device), "")
     except Exception as error:  # noqa: BLE001  (whatever an unknown version does)
@@ -82,7 +80,7 @@ def _differences(device: object) -> Iterator[str]:
 
 def _accelerated(model: object) -> Any:
     # lazily: the module calls this one
-    from gfxgraph.adapters._transformers_model import Accelerated
+    from gfxgraph_kernels.generation.model import Accelerated
 
     return Accelerated(model)
 

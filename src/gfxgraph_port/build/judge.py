@@ -22,11 +22,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from gfxgraph import files
-from gfxgraph.port.build.compiler import Compiler, Diagnostic, compile_unit
-from gfxgraph.port.build.units import Tree, Unit, read_tree, standard_of, units_of
-from gfxgraph.port.files import printable
-from gfxgraph.port.fix import compat
-from gfxgraph.port.hipify import Hipify
+from gfxgraph_port.build.compiler import Compiler, Diagnostic, compile_unit
+from gfxgraph_port.build.units import Tree, Unit, read_tree, standard_of, units_of
+from gfxgraph_port.files import printable
+from gfxgraph_port.fix import compat
+from gfxgraph_port.hipify import Hipify
 
 ARCHS = ("gfx1030", "gfx942")  # one of wave 32, one of wave 64
 _CACHE_VERSION = 3

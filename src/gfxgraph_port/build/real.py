@@ -20,12 +20,12 @@ import tempfile
 from dataclasses import dataclass, field, replace
 
 from gfxgraph import files
-from gfxgraph.port.build.compiler import Diagnostic, parse
-from gfxgraph.port.build.judge import ARCHS, CompilerFinding, kind_of, place_in
-from gfxgraph.port.build.units import read_tree, units_of
-from gfxgraph.port.files import printable
-from gfxgraph.port.hipify import Hipify
-from gfxgraph.port.project import HOME, Project
+from gfxgraph_port.build.compiler import Diagnostic, parse
+from gfxgraph_port.build.judge import ARCHS, CompilerFinding, kind_of, place_in
+from gfxgraph_port.build.units import read_tree, units_of
+from gfxgraph_port.files import printable
+from gfxgraph_port.hipify import Hipify
+from gfxgraph_port.project import HOME, Project
 
 TIMEOUT_S = 3600
 _MOST_OUTPUT = 32_000_000

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gfxgraph import files
-from gfxgraph.port.files import read_inside
-from gfxgraph.port.hipify import INCLUDE
-from gfxgraph.port.project import _SKIP_DIRS, HOME, MAX_BYTES, MOST_DEPTH, VENDORED
+from gfxgraph_port.files import read_inside
+from gfxgraph_port.hipify import INCLUDE
+from gfxgraph_port.project import _SKIP_DIRS, HOME, MAX_BYTES, MOST_DEPTH, VENDORED
 
 _MOST_FILES = 200_000
 _MOST_COMMANDS = 32_000_000

@@ -14,13 +14,13 @@ import click
 
 from gfxgraph import files
 from gfxgraph.cli import _contract
-from gfxgraph.cli._port_options import ARCH, JSON, LANG, PATH, archs_of, fail
-from gfxgraph.port.files import write_out
+from gfxgraph_port.commands.options import ARCH, JSON, LANG, PATH, archs_of, fail
+from gfxgraph_port.files import write_out
 
 if TYPE_CHECKING:  # the parsers are an extra
-    from gfxgraph.port.build.judge import Verdict
-    from gfxgraph.port.fix.loop import LoopOutcome
-    from gfxgraph.port.fix.run import FileFix, Left
+    from gfxgraph_port.build.judge import Verdict
+    from gfxgraph_port.fix.loop import LoopOutcome
+    from gfxgraph_port.fix.run import FileFix, Left
 
 COMMANDS = click.option(
     "--compile-commands", "commands", metavar="FILE", help="The build's list of units; else the one found in PATH."
@@ -30,7 +30,7 @@ COMMANDS = click.option(
 def _archs(spec: str | None) -> tuple[str, ...]:
     """Targets for the compiler: those asked for, or one of each width."""
     # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port.build.judge import ARCHS
+    from gfxgraph_port.build.judge import ARCHS
 
     return tuple(a.name for a in archs_of(spec)) if spec is not None else ARCHS
 
@@ -56,13 +56,13 @@ def build_command(
     could not run.
     """
     # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port import hipify
-    from gfxgraph.port.build import findings
-    from gfxgraph.port.build import real as building
-    from gfxgraph.port.build.compiler import find_compiler
-    from gfxgraph.port.build.judge import judge
-    from gfxgraph.port.facts import gather
-    from gfxgraph.port.project import discover
+    from gfxgraph_port import hipify
+    from gfxgraph_port.build import findings
+    from gfxgraph_port.build import real as building
+    from gfxgraph_port.build.compiler import find_compiler
+    from gfxgraph_port.build.judge import judge
+    from gfxgraph_port.facts import gather
+    from gfxgraph_port.project import discover
 
     targets = _archs(arch)
     compiler = find_compiler()
@@ -171,7 +171,7 @@ def fix_command(
         fail("--real is for --loop")
     _refuse_conflicts(ctx, apply_, dry_run, hipify_to, loops, commands)
     # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port.fix import run
+    from gfxgraph_port.fix import run
 
     if hipify_to is not None:
         _copy(path, hipify_to)
@@ -206,11 +206,11 @@ def _fixes(
 ) -> tuple[list[FileFix], LoopOutcome]:
     """The edits, by the rules alone or with the compiler."""
     # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port.audit import AuditError
-    from gfxgraph.port.build.compiler import find_compiler
-    from gfxgraph.port.fix import run
-    from gfxgraph.port.fix.loop import LoopOutcome, loop
-    from gfxgraph.port.hipify import NoHipifyError
+    from gfxgraph_port.audit import AuditError
+    from gfxgraph_port.build.compiler import find_compiler
+    from gfxgraph_port.fix import run
+    from gfxgraph_port.fix.loop import LoopOutcome, loop
+    from gfxgraph_port.hipify import NoHipifyError
 
     compiler = find_compiler() if loops else None
     if loops and compiler is None:
@@ -243,7 +243,7 @@ def _copy(path: str, folder: str) -> None:
 def _write(path: str, fixes: list[FileFix], output: str | None, patch: str) -> list[str]:
     """Write the patch, or, without a place for it, the files; the names of these."""
     # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port.fix import run
+    from gfxgraph_port.fix import run
 
     try:
         if output is None:
@@ -272,8 +272,8 @@ def _counts(fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome) ->
 def _tell(path: str, fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome) -> None:
     """What was refused, what to check, what is left, how to build, and what compiles."""
     # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port.fix import builds
-    from gfxgraph.port.project import HOME, discover
+    from gfxgraph_port.fix import builds
+    from gfxgraph_port.project import HOME, discover
 
     refused = [(f.path, r) for f in fixes for r in f.refused]
     n_edits = sum(len(f.applied) for f in fixes)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from gfxgraph.cli import _contract
-from gfxgraph.port.archs import select
+from gfxgraph_port.archs import select
 
 LANG = _contract.lang
 JSON = _contract.as_json

@@ -12,13 +12,13 @@ import click
 from rich.console import Console
 
 from gfxgraph.cli import _contract
-from gfxgraph.cli._port_fix import build_command, fix_command
-from gfxgraph.cli._port_options import ARCH, JSON, LANG, PATH, archs_of, fail, need_parsers
-from gfxgraph.cli._port_verify import verify_group
+from gfxgraph_port.commands.fix import build_command, fix_command
+from gfxgraph_port.commands.options import ARCH, JSON, LANG, PATH, archs_of, fail, need_parsers
+from gfxgraph_port.commands.verify import verify_group
 
 if TYPE_CHECKING:  # the parsers are an extra
-    from gfxgraph.port.audit import Audit
-    from gfxgraph.port.registry import Loaded
+    from gfxgraph_port.audit import Audit
+    from gfxgraph_port.registry import Loaded
 
 
 class _Group(_contract.Group):
@@ -89,9 +89,9 @@ def audit_command(
     Exit status: 0 nothing found, 1 findings, 2 the audit could not run.
     """
     # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port import audit as auditing
-    from gfxgraph.port import render
-    from gfxgraph.port.model import Severity
+    from gfxgraph_port import audit as auditing
+    from gfxgraph_port import render
+    from gfxgraph_port.model import Severity
 
     targets = archs_of(arch)
     try:
@@ -147,7 +147,7 @@ def _check_rules(wanted: tuple[str, ...]) -> None:
     if not wanted:
         return
     # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port.registry import load
+    from gfxgraph_port.registry import load
 
     ids, codes = [each.rule.id for each in load()], [each.rule.code for each in load()]
     for name in wanted:
@@ -164,8 +164,8 @@ def rules_command(lang: str, as_json: bool) -> None:
     from rich.table import Table
 
     # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port.phases import word
-    from gfxgraph.port.registry import load
+    from gfxgraph_port.phases import word
+    from gfxgraph_port.registry import load
 
     loaded = load()
     if as_json:
@@ -207,8 +207,8 @@ def _rule_json(loaded: Loaded, lang: str) -> dict[str, Any]:
 def rule_command(code: str, lang: str, as_json: bool) -> None:
     """Explain one rule, with an example that fires and one that does not."""
     # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port.phases import phase_title, word
-    from gfxgraph.port.registry import find
+    from gfxgraph_port.phases import phase_title, word
+    from gfxgraph_port.registry import find
 
     found = find(code)
     if found is None:
@@ -237,4 +237,4 @@ def rule_command(code: str, lang: str, as_json: bool) -> None:
 @command.command("skill")
 def skill_command() -> None:
     """Print the skill file: how a coding agent ports with this tool."""
-    click.echo((resources.files("gfxgraph.port") / "SKILL.md").read_text("utf-8"), nl=False)
+    click.echo((resources.files("gfxgraph_port") / "SKILL.md").read_text("utf-8"), nl=False)

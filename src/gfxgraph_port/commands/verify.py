@@ -10,9 +10,9 @@ import sys
 import click
 
 from gfxgraph.cli import _contract
-from gfxgraph.cli._port_options import ARCH, JSON, PATH, archs_of, fail
 from gfxgraph.diagnostics.render import LINES, visible
-from gfxgraph.port.files import write_out
+from gfxgraph_port.commands.options import ARCH, JSON, PATH, archs_of, fail
+from gfxgraph_port.files import write_out
 
 
 @click.group("verify", cls=_contract.Group)
@@ -60,7 +60,7 @@ def record_command(
 ) -> None:
     """Record golden vectors of what FUNCTION builds."""
     # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.rocm import golden
+    from gfxgraph_port.rocm import golden
 
     try:
         chosen = [_shape(s) for s in shapes] or golden.SHAPES
@@ -108,8 +108,8 @@ def verify_command(
 ) -> None:
     """Check a port: static, build, and numbers where golden vectors are given."""
     # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph.port import audit as auditing
-    from gfxgraph.port import verify
+    from gfxgraph_port import audit as auditing
+    from gfxgraph_port import verify
 
     numerics = None
     if (golden_path is None) != (target is None):
@@ -123,7 +123,7 @@ def verify_command(
         checks = [*verify.static_checks(report), verify.build_check(build, path)]
         if golden_path and target:
             # lazily: the parsers are an extra, and help must be there without them
-            from gfxgraph.rocm import golden
+            from gfxgraph_port.rocm import golden
 
             try:
                 numerics = golden.compare(

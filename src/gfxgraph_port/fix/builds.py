@@ -18,13 +18,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
 
-from gfxgraph.port.build.units import Tree
-from gfxgraph.port.fix import compat, gate
-from gfxgraph.port.fix.cmake import fix_project
-from gfxgraph.port.fix.edits import Edit, EditRefusal, apply_lines
-from gfxgraph.port.hipify import WORD, Hipify
-from gfxgraph.port.project import HOME, Project, UnreadableError
-from gfxgraph.port.readers.text import TextFile
+from gfxgraph_port.build.units import Tree
+from gfxgraph_port.fix import compat, gate
+from gfxgraph_port.fix.cmake import fix_project
+from gfxgraph_port.fix.edits import Edit, EditRefusal, apply_lines
+from gfxgraph_port.hipify import WORD, Hipify
+from gfxgraph_port.project import HOME, Project, UnreadableError
+from gfxgraph_port.readers.text import TextFile
 
 _LIBRARIES = {
     "cudart": "amdhip64", "cuda": "amdhip64", "cublas": "hipblas", "cublasLt": "hipblaslt", "cufft": "hipfft",
@@ -56,7 +56,7 @@ def headers(project: Project, tree: Tree, hipify: Hipify) -> dict[str, str]:
     for name in _STATIC:
         ending = ".a" if name in ("cudadevrt", "culibos") else "_static.a"
         library_of[f"{HOME}/lib64/lib{name}{ending}"] = f"INPUT(-l{_LIBRARIES.get(name, 'amdhip64')})\n"
-    toolkit = resources.files("gfxgraph.port.fix") / "toolkit"
+    toolkit = resources.files("gfxgraph_port.fix") / "toolkit"
     for name, place in (
         ("nvcc", "bin/nvcc"),
         *((n, n) for n in ("hip.cmake", "hip.mk", "FindCUDA.cmake", "FindCUDAToolkit.cmake")),

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from gfxgraph.port.fix.edits import Edit, EditRefusal
-from gfxgraph.port.project import HOME
-from gfxgraph.port.readers.text import TextFile
+from gfxgraph_port.fix.edits import Edit, EditRefusal
+from gfxgraph_port.project import HOME
+from gfxgraph_port.readers.text import TextFile
 
 OPTION = 'option(USE_HIP "Build for AMD GPUs with HIP" OFF)'
 NEEDS = "CMake 3.21 or later for the HIP language; configure with -DUSE_HIP=ON"

@@ -18,8 +18,8 @@ import re
 from collections.abc import Iterable
 from importlib import resources
 
-from gfxgraph.port.hipify import Hipify
-from gfxgraph.port.project import HOME
+from gfxgraph_port.hipify import Hipify
+from gfxgraph_port.project import HOME
 
 FOLDER = f"{HOME}/include"
 MAIN = "cuda_to_hip.h"
@@ -154,7 +154,7 @@ def _defines(used: Iterable[str]) -> str:
 
 
 def _packaged(name: str) -> str:
-    return (resources.files("gfxgraph.port.fix") / "toolkit" / name).read_text("utf-8")
+    return (resources.files("gfxgraph_port.fix") / "toolkit" / name).read_text("utf-8")
 
 
 def _up(name: str) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gfxgraph.port.build.judge import CompilerFinding
+from gfxgraph_port.build.judge import CompilerFinding
 
 _TYPENAME = re.compile(r"^missing 'typename' prior to dependent type name")
 _TEMPLATE = re.compile(r"^use 'template' keyword to treat '(\w+)' as a dependent template name")

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gfxgraph.port.fix.edits import Edit
+from gfxgraph_port.fix.edits import Edit
 
 _ROCM = "USE_ROCM|__HIPCC__|__HIP__|__HIP_PLATFORM_AMD__|__HIP_PLATFORM_HCC__|__AMDGCN__|__HIP_DEVICE_COMPILE__"
 _PYTHON = re.compile(

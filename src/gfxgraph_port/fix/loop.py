@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gfxgraph import files
-from gfxgraph.port.archs import Arch, select
-from gfxgraph.port.build import real as building
-from gfxgraph.port.build.compiler import Compiler
-from gfxgraph.port.build.judge import ARCHS, CompilerFinding, Verdict, judge
-from gfxgraph.port.build.units import read_tree
-from gfxgraph.port.facts import gather
-from gfxgraph.port.files import read_inside
-from gfxgraph.port.fix import compat, compiled, run
-from gfxgraph.port.fix.edits import Edit, EditRefusal, apply_cpp
-from gfxgraph.port.hipify import load
-from gfxgraph.port.project import HOME, MAX_READ, Project, discover, kind_of
+from gfxgraph_port.archs import Arch, select
+from gfxgraph_port.build import real as building
+from gfxgraph_port.build.compiler import Compiler
+from gfxgraph_port.build.judge import ARCHS, CompilerFinding, Verdict, judge
+from gfxgraph_port.build.units import read_tree
+from gfxgraph_port.facts import gather
+from gfxgraph_port.files import read_inside
+from gfxgraph_port.fix import compat, compiled, run
+from gfxgraph_port.fix.edits import Edit, EditRefusal, apply_cpp
+from gfxgraph_port.hipify import load
+from gfxgraph_port.project import HOME, MAX_READ, Project, discover, kind_of
 
 MOST_ROUNDS = 6
 

@@ -14,25 +14,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gfxgraph.port.archs import Arch, select
-from gfxgraph.port.audit import audit, require_parsers
-from gfxgraph.port.build.units import read_tree, uses_cuda
-from gfxgraph.port.engine import Context, audit_file, wanted
-from gfxgraph.port.facts import gather
-from gfxgraph.port.files import read_inside, write_inside
-from gfxgraph.port.fix import builds, compat, gate
-from gfxgraph.port.fix.edits import Edit, EditRefusal, apply_cpp, apply_python
-from gfxgraph.port.guards import cpp as cpp_guards
-from gfxgraph.port.guards.python import PyGuards
-from gfxgraph.port.hipify import Hipify
-from gfxgraph.port.hipify import load as load_hipify
-from gfxgraph.port.impact import rank
-from gfxgraph.port.model import Fix
-from gfxgraph.port.project import ANSWERED_BY_HOME, HOME, MAX_READ, Project, UnreadableError, discover
-from gfxgraph.port.readers.cpp import CppFile
-from gfxgraph.port.readers.python import PyFile
-from gfxgraph.port.readers.text import TextFile
-from gfxgraph.port.registry import find
+from gfxgraph_port.archs import Arch, select
+from gfxgraph_port.audit import audit, require_parsers
+from gfxgraph_port.build.units import read_tree, uses_cuda
+from gfxgraph_port.engine import Context, audit_file, wanted
+from gfxgraph_port.facts import gather
+from gfxgraph_port.files import read_inside, write_inside
+from gfxgraph_port.fix import builds, compat, gate
+from gfxgraph_port.fix.edits import Edit, EditRefusal, apply_cpp, apply_python
+from gfxgraph_port.guards import cpp as cpp_guards
+from gfxgraph_port.guards.python import PyGuards
+from gfxgraph_port.hipify import Hipify
+from gfxgraph_port.hipify import load as load_hipify
+from gfxgraph_port.impact import rank
+from gfxgraph_port.model import Fix
+from gfxgraph_port.project import ANSWERED_BY_HOME, HOME, MAX_READ, Project, UnreadableError, discover
+from gfxgraph_port.readers.cpp import CppFile
+from gfxgraph_port.readers.python import PyFile
+from gfxgraph_port.readers.text import TextFile
+from gfxgraph_port.registry import find
 
 _COMPILED = (2, 4)  # phases of sources and builds: the compiler judges, and the gate proves that NVIDIA's stay
 FIXERS = ("python", "cpp")

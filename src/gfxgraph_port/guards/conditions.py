@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 from typing import Protocol
 
-from gfxgraph.port.guards.names import arch_matches, judge, words
-from gfxgraph.port.guards.worlds import SOME, UNKNOWN, DeviceKind, Value, all_of, any_of, negate, truth
-from gfxgraph.port.readers.python import Function, PyFile, text_of
+from gfxgraph_port.guards.names import arch_matches, judge, words
+from gfxgraph_port.guards.worlds import SOME, UNKNOWN, DeviceKind, Value, all_of, any_of, negate, truth
+from gfxgraph_port.readers.python import Function, PyFile, text_of
 
 _AMD_TEXTS = frozenset({"rocm", "hip", "amd", "amdgpu", "HIP", "ROCM", "AMD", "ROCm", "Hip"})
 _NVIDIA_TEXTS = frozenset({"nvidia", "NVIDIA", "Nvidia"})

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from gfxgraph.port.archs import Arch, select
-from gfxgraph.port.guards.names import AMD_WORDS, CLAIM_WORDS, CUDA_WORDS, NVIDIA_WORDS, arch_word, words
-from gfxgraph.port.guards.worlds import NVIDIA, UNKNOWN, DeviceKind, Value, all_of, any_of, negate, truth
-from gfxgraph.port.readers.directives import Arm, Directive, names_in
+from gfxgraph_port.archs import Arch, select
+from gfxgraph_port.guards.names import AMD_WORDS, CLAIM_WORDS, CUDA_WORDS, NVIDIA_WORDS, arch_word, words
+from gfxgraph_port.guards.worlds import NVIDIA, UNKNOWN, DeviceKind, Value, all_of, any_of, negate, truth
+from gfxgraph_port.readers.directives import Arm, Directive, names_in
 
 _NOT_ON_AMD = frozenset(
     {

@@ -5,16 +5,16 @@ list of projects. A name *claims* a vendor when the vendor's word stands with cl
 ``rocm_available``); a name that merely contains the word (``use_hip_fused_adam``) is false without such a
 device and not known with one.
 
-Sources: the guard lists of the rule data (research of 2026-11); tests/unit/port/test_names.py.
+Sources: the guard lists of the rule data (research of 2026-11); tests/unit/gfxgraph_port/test_names.py.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import Arch
-from gfxgraph.port.guards.worlds import UNKNOWN, DeviceKind, Value
+from gfxgraph_port import bounded as re
+from gfxgraph_port.archs import Arch
+from gfxgraph_port.guards.worlds import UNKNOWN, DeviceKind, Value
 
 AMD_WORDS = frozenset(
     {"rocm", "hip", "amd", "amdgpu", "hcc", "hipcc", "amdgcn", "rocmpytorch", "rocm5", "rocm6", "rocm7"}

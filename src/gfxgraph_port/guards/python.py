@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 
-from gfxgraph.port.archs import Arch
-from gfxgraph.port.guards.conditions import Conditions, Modules
-from gfxgraph.port.guards.names import AMD_WORDS, words
-from gfxgraph.port.guards.worlds import DeviceKind, truth
-from gfxgraph.port.readers.python import PyFile, text_of
+from gfxgraph_port.archs import Arch
+from gfxgraph_port.guards.conditions import Conditions, Modules
+from gfxgraph_port.guards.names import AMD_WORDS, words
+from gfxgraph_port.guards.worlds import DeviceKind, truth
+from gfxgraph_port.readers.python import PyFile, text_of
 
 _EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort", "pytest.skip", "pytest.exit", "pytest.fail"})
 

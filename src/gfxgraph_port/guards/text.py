@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import Arch
-from gfxgraph.port.guards.names import AMD_WORDS, words
-from gfxgraph.port.readers.text import LogicalLine, PreprocessorBranch
+from gfxgraph_port import bounded as re
+from gfxgraph_port.archs import Arch
+from gfxgraph_port.guards.names import AMD_WORDS, words
+from gfxgraph_port.readers.text import LogicalLine, PreprocessorBranch
 
 _AMD_TOOLS = frozenset({"rocminfo", "rocmsmi", "amdsmi", "hipcc", "hipconfig", "kfd"})
 _NVIDIA = frozenset({"cuda", "nvidia", "nvcc", "nvidiasmi", "smi"})

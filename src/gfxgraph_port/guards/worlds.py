@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from gfxgraph.port.archs import Arch
+from gfxgraph_port.archs import Arch
 
 
 class Mark(Enum):

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from gfxgraph.port.readers.directives import Arm, Directive, arms_of, blank_comments, check_brackets, scan, selections
+from gfxgraph_port.readers.directives import Arm, Directive, arms_of, blank_comments, check_brackets, scan, selections
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-    from gfxgraph.port.archs import Arch
+    from gfxgraph_port.archs import Arch
 
 _WANTED = (
     "call_expression", "if_statement", "for_statement", "declaration", "init_declarator",

@@ -15,7 +15,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from gfxgraph.port.readers.directives import check_brackets
+from gfxgraph_port.readers.directives import check_brackets
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import re as _plain_re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gfxgraph.port import bounded as re
-from gfxgraph.port.readers.directives import TooDeepError
+from gfxgraph_port import bounded as re
+from gfxgraph_port.readers.directives import TooDeepError
 
 _MOST_NESTED = 64  # conditionals within conditionals: what people read
 _MOST_UNCLOSED = 8

@@ -1,6 +1,6 @@
 """rocm: the runtime half of a port; small things a ported program calls.
 
-    from gfxgraph.rocm import attention, fp8_dtype, set_visible_devices
+    from gfxgraph_port.rocm import attention, fp8_dtype, set_visible_devices
 
 Enters: tensors; torch is imported inside the functions that need it, and by golden.py, which the commands load.
 Stays out: capture and replay; see ``capture``. Nothing asks the device when this is imported.
@@ -13,9 +13,9 @@ Stays out: capture and replay; see ``capture``. Nothing asks the device when thi
 
 from __future__ import annotations
 
-from gfxgraph.rocm.attend import attention, attention_tiers
-from gfxgraph.rocm.fp8 import arch_name, fp8_dtype, fp8_max, to_fnuz
-from gfxgraph.rocm.visible_devices import set_visible_devices, visible_devices
+from gfxgraph_port.rocm.attend import attention, attention_tiers
+from gfxgraph_port.rocm.fp8 import arch_name, fp8_dtype, fp8_max, to_fnuz
+from gfxgraph_port.rocm.visible_devices import set_visible_devices, visible_devices
 
 __all__ = [
     "arch_name",

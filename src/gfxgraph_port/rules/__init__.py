@@ -5,7 +5,7 @@ Stays out: running what is audited.
 
 ``bad`` and ``good`` of a table are documentation and test: the first must fire, the second must leave every rule
 silent. ``seen`` is where in a public repository the rule was right. A table that says by itself what to look for (see
-``gfxgraph.port.checks``) has no function here.
+``gfxgraph_port.checks``) has no function here.
 
     environment.toml, detection.toml, translation.toml, architecture.toml, build.toml, libraries.toml, compile.toml,
     graphs.toml, verification.toml   the rules, by phase

@@ -6,17 +6,17 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gfxgraph.port import bounded as re
-from gfxgraph.port.archs import ArchSet, table
-from gfxgraph.port.fix.edits import Edit, EditRefusal, torch_is_bound
-from gfxgraph.port.fix.edits import of as edit_of
-from gfxgraph.port.guards.cpp import Macros, judge_macro
-from gfxgraph.port.guards.worlds import NVIDIA, DeviceKind, truth
-from gfxgraph.port.model import Hit, Severity
-from gfxgraph.port.readers.cpp import CppCall, CppFile
-from gfxgraph.port.readers.directives import Arm, names_in
-from gfxgraph.port.readers.python import Function, PyFile, argument, keyword, text_of
-from gfxgraph.port.readers.text import LogicalLine, TextFile
+from gfxgraph_port import bounded as re
+from gfxgraph_port.archs import ArchSet, table
+from gfxgraph_port.fix.edits import Edit, EditRefusal, torch_is_bound
+from gfxgraph_port.fix.edits import of as edit_of
+from gfxgraph_port.guards.cpp import Macros, judge_macro
+from gfxgraph_port.guards.worlds import NVIDIA, DeviceKind, truth
+from gfxgraph_port.model import Hit, Severity
+from gfxgraph_port.readers.cpp import CppCall, CppFile
+from gfxgraph_port.readers.directives import Arm, names_in
+from gfxgraph_port.readers.python import Function, PyFile, argument, keyword, text_of
+from gfxgraph_port.readers.text import LogicalLine, TextFile
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gfxgraph.port.rule_api import *
+from gfxgraph_port.rule_api import *
 
 FLAG = re.compile(
     r"(?:^|[\s\"'=;])(--?expt-(?:relaxed-constexpr|extended-lambda)|--?extended-lambda|--?use_fast_math|-Xptxas\S*|--ptxas-options\S*|-Xcudafe\S*|-Xfatbin\S*|-?-diag[-_]suppress\S*|--threads(?:[= ]\d+)?|-ccbin|--compiler-bindir|--generate-line-info|-lineinfo|--?rdc=true|--relocatable-device-code\S*|--?maxrregcount\S*|-Xcompiler\S*|--compiler-options|--default-stream\S*|--?fmad=\S+|--ftz=\S+|--prec-\S+|-extra-device-vectorization|--resource-usage|-split-compile\S*|--disable-warnings|--?forward-unknown(?:-opts|-to-host-compiler|-to-host-linker)|--forward-unknown-to-host-compiler|--?dlink-time-opt|-dlto|--device-debug|--?nvlink-options\S*|-Xnvlink\S*|--fatbin-options\S*|--cudafe-options\S*|--source-in-ptx|--keep-dir\S*|--dryrun|--(?:device-w|device-c|device-link)|--restrict|-(?:dc|dlink)(?=[\s\"']|$)|--Werror\s+(?:cross-execution-space-call|reorder|all-warnings)|--allow-unsupported-compiler|-allow-unsupported-compiler|--static-global-template-stub\S*|--expt-\S+|--cudart(?:=|\s)\S+|-cudart\s+\S+|--extra-device-vectorization|--generate-code\S*|--compress-mode\S*)"

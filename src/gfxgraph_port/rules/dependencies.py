@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gfxgraph.port.rule_api import *
+from gfxgraph_port.rule_api import *
 
 NAMES = frozenset({"torch", "torchvision", "torchaudio", "triton", "pytorch-triton", "pytorch"})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gfxgraph.port.rule_api import *
+from gfxgraph_port.rule_api import *
 
 _NAMED = re.compile(
     r"(?i)(compute_?)capabilit|^(device_)?capability$|^cuda_capability|device_capability|^compute_cap|^sm_?(version|arch|major)$|^cuda_arch|^cc_major$"

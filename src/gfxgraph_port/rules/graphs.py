@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gfxgraph.port.rule_api import *
+from gfxgraph_port.rule_api import *
 
 _WAITS = re.compile(
     r"print|torch\.(?:cuda\.(?:synchronize|empty_cache|initial_seed)|initial_seed|(?:cuda\.)?(?:random\.)?"

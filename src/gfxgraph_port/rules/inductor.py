@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gfxgraph.port.rule_api import *
+from gfxgraph_port.rule_api import *
 
 
 def compile_reduce_overhead(f: PyFile, ctx: Context) -> Iterator[Hit]:

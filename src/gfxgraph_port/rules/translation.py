@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gfxgraph.port.facts import CUDA_HEADER
-from gfxgraph.port.rule_api import *
+from gfxgraph_port.facts import CUDA_HEADER
+from gfxgraph_port.rule_api import *
 
 
 def no_amd_build(f: CppFile, ctx: Context) -> Iterator[Hit]:

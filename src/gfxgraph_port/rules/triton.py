@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gfxgraph.port.rule_api import *
-from gfxgraph.port.rules.translation import PTX
+from gfxgraph_port.rule_api import *
+from gfxgraph_port.rules.translation import PTX
 
 _WARPS = re.compile(
     r"(?i)(?:n|num)_?warps(?:_(?:list|options|choices|configs?))?|warps_?(?:list|options|choices)|calculate_settings"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gfxgraph.port.rule_api import *
+from gfxgraph_port.rule_api import *
 
 
 def ungated_rocm_change(f: PyFile, ctx: Context) -> Iterator[Hit]:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gfxgraph.port.fix.edits import ROCM, apply_python, of
-from gfxgraph.port.fix.gate import check, check_cmake, check_cpp
+from gfxgraph_port.fix.edits import ROCM, apply_python, of
+from gfxgraph_port.fix.gate import check, check_cmake, check_cpp
 
 CPP = [
     "int a = 1;",

@@ -30,7 +30,7 @@ def triton_interpreter():
 @pytest.fixture(params=["kernels", "composed"])
 def way(request, monkeypatch):
     """Both ways to answer: Triton's kernels, and torch's own operations where there is no Triton."""
-    from gfxgraph.kernels import launching
+    from gfxgraph_kernels import launching
 
     if (request.param == "kernels") != IS_INTERPRETING:
         pytest.skip("the other way, in the other process")

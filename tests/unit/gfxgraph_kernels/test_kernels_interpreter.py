@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.kernels.conftest import HAS_TRITON, IS_INTERPRETING
+from tests.unit.gfxgraph_kernels.conftest import HAS_TRITON, IS_INTERPRETING
 
 HERE = Path(__file__).parent
 NO_TRITON = "Triton is not installed here; pip install triton==3.8.0 where torch has brought none"

@@ -7,8 +7,8 @@ import math
 import pytest
 
 torch = pytest.importorskip("torch")
-from gfxgraph import kernels  # noqa: E402
-from gfxgraph.kernels import eager, launching, shapes  # noqa: E402
+import gfxgraph_kernels as kernels  # noqa: E402
+from gfxgraph_kernels import eager, launching, shapes  # noqa: E402
 
 HALF, BRAIN, FLOAT = torch.float16, torch.bfloat16, torch.float32
 NEAR = {FLOAT: 1e-5, HALF: 2e-3, BRAIN: 1.6e-2}
@@ -142,7 +142,7 @@ def test_tiles_as_gfx1030_has_them(triton_interpreter, monkeypatch):
     monkeypatch.setattr(launching, "target", lambda device: shapes.target_of("gfx1030", 1))
     for m in (2, 5):
         x, w, u = drawn(m, 70, dtype=BRAIN), drawn(6, 70, dtype=BRAIN, seed=1), drawn(6, 70, dtype=BRAIN, seed=2)
-        from gfxgraph.kernels import layers
+        from gfxgraph_kernels import layers
 
         monkeypatch.setattr(layers, "target", lambda device: shapes.target_of("gfx1030", 1))
         made = kernels.linear(x, w, activation="gelu_tanh", up=u)

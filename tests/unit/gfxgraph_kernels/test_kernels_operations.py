@@ -8,8 +8,8 @@ import sys
 import pytest
 
 torch = pytest.importorskip("torch")
-from gfxgraph import kernels  # noqa: E402
-from gfxgraph.kernels import attention, launching, layers, next_token, norms, shapes  # noqa: E402
+import gfxgraph_kernels as kernels  # noqa: E402
+from gfxgraph_kernels import attention, launching, layers, next_token, norms, shapes  # noqa: E402
 
 
 def made(*shape, dtype=torch.float32):
@@ -161,8 +161,8 @@ def test_a_backward_is_refused(monkeypatch, op):
 
 
 def test_nothing_is_imported_before_use():
-    """Importing gfxgraph.kernels imports neither torch nor Triton."""
-    code = "import sys, gfxgraph.kernels; assert not {'torch', 'triton'} & set(sys.modules)"
+    """Importing gfxgraph_kernels imports neither torch nor Triton."""
+    code = "import sys, gfxgraph_kernels; assert not {'torch', 'triton'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

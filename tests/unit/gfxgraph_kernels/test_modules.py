@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-from gfxgraph import kernels  # noqa: E402
-from gfxgraph.kernels import model_parts, timed_choice  # noqa: E402
+import gfxgraph_kernels as kernels  # noqa: E402
+from gfxgraph_kernels import model_parts, timed_choice  # noqa: E402
 
 SIZES = {
     "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -64,11 +64,11 @@ def not_enabled(monkeypatch):
 @pytest.fixture
 def composed(monkeypatch):
     """As if a kernel answered, and fast: composed of torch's own operations, anywhere."""
-    from gfxgraph.kernels import launching
+    from gfxgraph_kernels import launching
 
     real = launching.why_not
     for name in ("norms", "layers", "attention", "next_token"):
-        monkeypatch.setattr(f"gfxgraph.kernels.{name}.why_not", lambda op, *tensors, **reason: "in this test")
+        monkeypatch.setattr(f"gfxgraph_kernels.{name}.why_not", lambda op, *tensors, **reason: "in this test")
     monkeypatch.setattr(launching, "why_not", lambda op, *t: "" if op == "apply" else real(op, *t))
     monkeypatch.setattr(timed_choice, "measured", lambda *args: timed_choice.TrialTimes(1.0, 2.0))
 
@@ -207,7 +207,7 @@ def test_only_what_is_faster(composed, monkeypatch, theirs_us, is_swapped):
 
 def test_where_no_kernel_runs_nothing_is_swapped():
     """On a CPU without the interpreter each module says why."""
-    from gfxgraph.kernels import launching
+    from gfxgraph_kernels import launching
 
     if launching.is_interpreted():
         pytest.skip("here kernels run")

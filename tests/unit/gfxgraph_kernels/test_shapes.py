@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from gfxgraph.kernels import shapes
-from gfxgraph.kernels.shapes import Linear, Target
+from gfxgraph_kernels import shapes
+from gfxgraph_kernels.shapes import Linear, Target
 
 H200, RTX = Target("sm_90", n_units=132), Target("sm_86", n_units=84)
 

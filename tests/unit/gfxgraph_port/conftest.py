@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
-from gfxgraph.port.archs import select
-from gfxgraph.port.audit import Audit, audit
+from gfxgraph_port.archs import select
+from gfxgraph_port.audit import Audit, audit
 
 Run = Callable[..., Audit]
 

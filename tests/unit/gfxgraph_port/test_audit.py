@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from gfxgraph.cli.port import command
-from gfxgraph.port import render
-from gfxgraph.port.audit import AuditError, audit
-from gfxgraph.port.registry import load
-from tests.unit.port.conftest import Run, codes, write
+from gfxgraph_port import render
+from gfxgraph_port.audit import AuditError, audit
+from gfxgraph_port.registry import load
+from tests.unit.gfxgraph_port.conftest import Run, codes, write
 
 BAD = 'import torch\n\ng = torch.compile(f, mode="reduce-overhead")\n'
 

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
 from gfxgraph.cli.port import command
-from gfxgraph.port import budget, project
-from gfxgraph.port.audit import AuditError, audit
-from gfxgraph.port.bounded import bound
-from gfxgraph.port.files import UnsafePathError, printable, read_inside, write_inside, write_out
-from tests.unit.port.conftest import Run, codes, write
+from gfxgraph_port import budget, project
+from gfxgraph_port.audit import AuditError, audit
+from gfxgraph_port.bounded import bound
+from gfxgraph_port.files import UnsafePathError, printable, read_inside, write_inside, write_out
+from tests.unit.gfxgraph_port.conftest import Run, codes, write
 
 FIXABLE = "import torch\n\nok = torch.cuda.get_device_capability()[0] >= 9\n"
 
@@ -214,8 +214,8 @@ def test_evidence_is_printable(run: Run) -> None:
 
 def test_a_slow_file_is_stopped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that takes too much processor time is reported, and the next one audited."""
-    from gfxgraph.port import engine
-    from gfxgraph.port.budget import processor_time
+    from gfxgraph_port import engine
+    from gfxgraph_port.budget import processor_time
 
     real = engine._audit_text
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gfxgraph.port.audit import audit
-from tests.unit.port.conftest import Run, codes, write
+from gfxgraph_port.audit import audit
+from tests.unit.gfxgraph_port.conftest import Run, codes, write
 
 FIXABLE = "import pynvml\n"
 

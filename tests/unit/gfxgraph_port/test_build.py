@@ -12,14 +12,14 @@ from click.testing import CliRunner
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
 from gfxgraph.cli.port import command
-from gfxgraph.port import hipify
-from gfxgraph.port.build import compiler as compiling
-from gfxgraph.port.build import judge as judging
-from gfxgraph.port.build.compiler import Compiler, parse
-from gfxgraph.port.build.units import read_tree, units_of
-from gfxgraph.port.fix import compat, compiled, run
-from gfxgraph.port.fix import loop as looping
-from tests.unit.port.conftest import write
+from gfxgraph_port import hipify
+from gfxgraph_port.build import compiler as compiling
+from gfxgraph_port.build import judge as judging
+from gfxgraph_port.build.compiler import Compiler, parse
+from gfxgraph_port.build.units import read_tree, units_of
+from gfxgraph_port.fix import compat, compiled, run
+from gfxgraph_port.fix import loop as looping
+from tests.unit.gfxgraph_port.conftest import write
 
 TABLE = hipify.Hipify(
     "a table", {"cudaMalloc": "hipMalloc", "cudaFree": "hipFree"}, {"cuda_runtime.h": "hip/hip_runtime.h"}
@@ -47,7 +47,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
     monkeypatch.setattr(hipify, "load", lambda: TABLE)
     monkeypatch.setattr(looping, "load", lambda: TABLE)
-    monkeypatch.setattr("gfxgraph.port.fix.run.load_hipify", lambda: TABLE)
+    monkeypatch.setattr("gfxgraph_port.fix.run.load_hipify", lambda: TABLE)
     script = tmp_path / "clang.py"
     script.write_text(SCRIPT)
     made = Compiler((sys.executable, str(script)), "1")

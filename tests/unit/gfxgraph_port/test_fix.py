@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from gfxgraph.cli.port import command
-from gfxgraph.port.fix import run
-from tests.unit.port.conftest import write
+from gfxgraph_port.fix import run
+from tests.unit.gfxgraph_port.conftest import write
 
 SETUP = "from torch.utils.cpp_extension import CUDAExtension\nCUDAExtension('m', ['k.cu'])\n"
 SOURCE = """import torch

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
 from gfxgraph.cli.port import command
-from gfxgraph.port.fix import gate, run
-from gfxgraph.port.model import Fix
-from gfxgraph.port.project import ANSWERED_BY_HOME
-from gfxgraph.port.registry import load
-from tests.unit.port.conftest import write
+from gfxgraph_port.fix import gate, run
+from gfxgraph_port.model import Fix
+from gfxgraph_port.project import ANSWERED_BY_HOME
+from gfxgraph_port.registry import load
+from tests.unit.gfxgraph_port.conftest import write
 
 GATE = "import torch\n\ncap = torch.cuda.get_device_capability()\n"
 

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("torch", reason="hipify's tables come with torch")
 
-from gfxgraph.port import hipify
-from gfxgraph.port.fix import compat
+from gfxgraph_port import hipify
+from gfxgraph_port.fix import compat
 
 WARP = Path(__file__).parents[2] / "port_build" / "warp"
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on the PATH")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gfxgraph.port.archs import select
-from gfxgraph.port.guards.names import judge
-from gfxgraph.port.guards.worlds import NVIDIA, UNKNOWN, DeviceKind
-from tests.unit.port.conftest import Run, codes
+from gfxgraph_port.archs import select
+from gfxgraph_port.guards.names import judge
+from gfxgraph_port.guards.worlds import NVIDIA, UNKNOWN, DeviceKind
+from tests.unit.gfxgraph_port.conftest import Run, codes
 
 GATE = "torch.cuda.get_device_capability() >= (9, 0)"
 HEAD = "import os\nimport sys\nimport pytest\nimport torch\nis_rocm = torch.version.hip is not None\n"

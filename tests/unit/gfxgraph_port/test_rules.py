@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
-from gfxgraph.port import registry
-from gfxgraph.port.archs import select
-from gfxgraph.port.audit import audit
-from gfxgraph.port.model import Fix, fill
-from gfxgraph.port.registry import Loaded, load
+from gfxgraph_port import registry
+from gfxgraph_port.archs import select
+from gfxgraph_port.audit import audit
+from gfxgraph_port.model import Fix, fill
+from gfxgraph_port.registry import Loaded, load
 
 RULES = load()
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
-from tests.unit.port.conftest import Run, codes
+from tests.unit.gfxgraph_port.conftest import Run, codes
 
 
 def lines(run: Run, files: dict[str, str], code: str) -> list[int]:

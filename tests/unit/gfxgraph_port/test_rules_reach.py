@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from gfxgraph.cli.port import command
-from gfxgraph.port import render
-from gfxgraph.port.audit import Audit
-from tests.unit.port.conftest import Run, write
+from gfxgraph_port import render
+from gfxgraph_port.audit import Audit
+from tests.unit.gfxgraph_port.conftest import Run, write
 
 
 def lines(report: Audit, rule: str) -> list[int]:

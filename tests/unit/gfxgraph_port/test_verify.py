@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gfxgraph.cli._port_verify import verify_command as verify_run
 from gfxgraph.cli.port import command
-from gfxgraph.port import verify
-from gfxgraph.port.audit import audit
-from tests.unit.port.conftest import write
+from gfxgraph_port import verify
+from gfxgraph_port.audit import audit
+from gfxgraph_port.commands.verify import verify_command as verify_run
+from tests.unit.gfxgraph_port.conftest import write
 
 TARGET = """
 import torch
@@ -52,7 +52,7 @@ def test_golden_vectors(tmp_path: Path) -> None:
 def test_unstable_outputs_are_counted() -> None:
     """Stability runs as often as asked, 100 times by default, and counts runs whose bits or NaNs differ."""
     torch = pytest.importorskip("torch")
-    from gfxgraph.rocm import golden
+    from gfxgraph_port.rocm import golden
 
     calls = []
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
-from gfxgraph.port.impact import Impact, impact_of
+from gfxgraph_port.impact import Impact, impact_of
 
 
 def test_the_impact_is_the_rules() -> None:
@@ -50,7 +50,7 @@ def loss(out):
 def test_golden_vectors_are_whole_or_refused(tmp_path: Path) -> None:
     """Each part by another kind of value, in a file that is golden vectors by its schema."""
     torch = pytest.importorskip("torch")
-    from gfxgraph.rocm import golden
+    from gfxgraph_port.rocm import golden
 
     (tmp_path / "t.py").write_text(MODEL)
     made = golden.record(golden.load_target(f"{tmp_path}/t.py:build"), shapes=[(2, 8)])
@@ -71,7 +71,7 @@ def test_golden_vectors_are_whole_or_refused(tmp_path: Path) -> None:
 def test_verify_compares_losses_and_gradients(tmp_path: Path) -> None:
     """A backward pass that is wrong fails a model whose outputs agree, and names the first gradient."""
     pytest.importorskip("torch")
-    from gfxgraph.rocm import golden
+    from gfxgraph_port.rocm import golden
 
     (tmp_path / "t.py").write_text(MODEL)
     made = golden.record(golden.load_target(f"{tmp_path}/t.py:build"), shapes=[(2, 8)])

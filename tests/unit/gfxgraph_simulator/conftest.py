@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gfxgraph import simulator  # noqa: E402
+import gfxgraph_simulator as simulator  # noqa: E402
 from gfxgraph.core.replaced import Replaced  # noqa: E402
 
 

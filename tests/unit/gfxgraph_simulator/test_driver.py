@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.errors import DriverError
 from gfxgraph.types import CaptureStatus, NodeKind

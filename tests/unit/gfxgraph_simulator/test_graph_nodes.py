@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 
 Install = Callable[..., simulator.Simulator]
 

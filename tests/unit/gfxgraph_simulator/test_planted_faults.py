@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 
 
 def capture() -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]:

@@ -13,7 +13,7 @@ RANK = textwrap.dedent("""
     from pathlib import Path
     import torch
     import torch.distributed as dist
-    from gfxgraph.simulator import install
+    from gfxgraph_simulator import install
 
     rank, file = int(sys.argv[1]), sys.argv[2]
     installed = install("cuda")
@@ -51,7 +51,7 @@ def test_gloo_serves_device_tensors(tmp_path):
 WAITS = textwrap.dedent("""
     import torch
     import torch.distributed as dist
-    from gfxgraph.simulator import install
+    from gfxgraph_simulator import install
 
     installed = install("cuda")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 from gfxgraph.core.replaced import Replaced
-from gfxgraph.simulator import profiles
-from gfxgraph.simulator.graph_nodes import Graph
-from gfxgraph.simulator.runtime import CallRefused, SimulatedEvent, Stream
 from gfxgraph.types import CaptureStatus
+from gfxgraph_simulator import profiles
+from gfxgraph_simulator.graph_nodes import Graph
+from gfxgraph_simulator.runtime import CallRefused, SimulatedEvent, Stream
 
 Install = Callable[..., simulator.Simulator]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 
 
 def draw() -> torch.Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 
 
 def test_streams_are_torch_streams(sim: simulator.Simulator) -> None:

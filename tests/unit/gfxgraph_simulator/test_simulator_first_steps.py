@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gfxgraph import simulator
-from gfxgraph.simulator import kernels
+import gfxgraph_simulator as simulator
+from gfxgraph_simulator import kernels
 
 
 def test_tensors_are_really_on_the_device(sim: simulator.Simulator) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 
 
 class Log(TorchDispatchMode):

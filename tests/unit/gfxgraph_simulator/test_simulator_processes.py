@@ -8,7 +8,7 @@ import threading
 import torch
 from tests.warm_python import warm_python
 
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
@@ -20,7 +20,7 @@ def test_backward_works_where_autograd_ran_before_install() -> None:
     done = run(
         "import torch\n"
         "torch.ones(1, requires_grad=True).sum().backward()\n"
-        "from gfxgraph import simulator\n"
+        "import gfxgraph_simulator as simulator\n"
         "simulator.install()\n"
         "x = torch.ones(3, device='cuda', requires_grad=True)\n"
         "(x * 2).sum().backward()\n"
@@ -33,7 +33,7 @@ def test_a_process_may_end_in_the_middle_of_a_capture() -> None:
     """No order of destruction at exit takes the process down."""
     done = run(
         "import torch\n"
-        "from gfxgraph import simulator\n"
+        "import gfxgraph_simulator as simulator\n"
         "simulator.install('hip')\n"
         "model, x = torch.nn.Linear(3, 3).cuda(), torch.ones(2, 3, device='cuda')\n"
         "torch.cuda.set_stream(torch.cuda.Stream())\n"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 
 Install = Callable[..., simulator.Simulator]
 

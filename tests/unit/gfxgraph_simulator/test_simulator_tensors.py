@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gfxgraph.rocm import (  # noqa: E402, I001
+from gfxgraph_port.rocm import (  # noqa: E402, I001
     attention,
     attention_tiers,
     fp8_dtype,
@@ -15,7 +15,7 @@ from gfxgraph.rocm import (  # noqa: E402, I001
     to_fnuz,
     visible_devices,
 )
-from gfxgraph.rocm.visible_devices import VisibleDevicesError  # noqa: E402
+from gfxgraph_port.rocm.visible_devices import VisibleDevicesError  # noqa: E402
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -38,7 +38,7 @@ def test_tiers_agree(causal: bool, kv_heads: int, lengths: tuple[int, int], mask
 def test_library_tier_is_used_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed library comes first where the architecture has matrix units."""
     assert attention_tiers("gfx942")[-2:] == ("sdpa", "plain")
-    monkeypatch.setattr("gfxgraph.rocm.attend._library", lambda: ("fake", None))
+    monkeypatch.setattr("gfxgraph_port.rocm.attend._library", lambda: ("fake", None))
     assert attention_tiers("gfx942")[0] == "library"
     assert attention_tiers("gfx1030")[0] == "sdpa"  # RDNA2 has no matrix units
 

@@ -95,7 +95,7 @@ test-emulator: $(VENV)/.ready-dev
 
 # Debian has hipcc and HIP's headers (hipcc, libamdhip64-dev); nothing is installed here.
 test-port-build: $(VENV)/.ready-dev
-	@$(BIN)/python -c 'import sys; from gfxgraph.port.build.compiler import find_compiler as f; sys.exit(f() is None)' \
+	@$(BIN)/python -c 'import sys; from gfxgraph_port.build.compiler import find_compiler as f; sys.exit(f() is None)' \
 		|| echo "test-port-build: lacks hipcc, or a clang++ that finds HIP headers, on the PATH: its tests are skipped"
 	@$(BIN)/python -m pytest tests/port_build $(ARGS)
 

@@ -40,7 +40,7 @@ import torch
 from bench_core import environment, summary
 
 import gfxgraph
-from gfxgraph import kernels
+import gfxgraph_kernels as kernels
 
 BEGUN = time.monotonic()
 POSITION, CACHE_LEN = 100, 256

@@ -119,7 +119,7 @@ def measured(found, reps):
 @contextlib.contextmanager
 def nothing_executes():
     """Meanwhile a launch in the simulator executes none of its graph's operations, and costs about nothing."""
-    from gfxgraph.simulator.graph_nodes import GraphExec
+    from gfxgraph_simulator.graph_nodes import GraphExec
 
     run = GraphExec.run
     GraphExec.run = lambda *args: None

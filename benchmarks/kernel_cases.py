@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from measuring import BenchedWay, compare
 from torch import Tensor
 
-from gfxgraph import kernels
-from gfxgraph.kernels import eager, timed_choice
+import gfxgraph_kernels as kernels
+from gfxgraph_kernels import eager, timed_choice
 
 PEERS = ("eager", "compiled", "max-autotune", "liger")
 OURS = "gfxgraph"

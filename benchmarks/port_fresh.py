@@ -35,13 +35,13 @@ import port_recall
 from port_lines import NAMED
 from unidiff.patch import PatchSet
 
-from gfxgraph.port import hipify
-from gfxgraph.port.audit import audit
-from gfxgraph.port.build.compiler import find_compiler
-from gfxgraph.port.build.judge import ARCHS
-from gfxgraph.port.build.units import read_tree
-from gfxgraph.port.fix.loop import LoopOutcome, loop
-from gfxgraph.port.model import Severity
+from gfxgraph_port import hipify
+from gfxgraph_port.audit import audit
+from gfxgraph_port.build.compiler import find_compiler
+from gfxgraph_port.build.judge import ARCHS
+from gfxgraph_port.build.units import read_tree
+from gfxgraph_port.fix.loop import LoopOutcome, loop
+from gfxgraph_port.model import Severity
 
 GATE = re.compile(r"\s*#\s*(if|el|endif)|\s*(if|elif|else|endif)\b.*(?i:hip|rocm|cuda)")
 

@@ -20,8 +20,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from gfxgraph.port.model import fill
-from gfxgraph.port.registry import find
+from gfxgraph_port.model import fill
+from gfxgraph_port.registry import find
 
 
 def draw(pools: dict[str, list[Any]], count: int, seed: int) -> list[tuple[str, Any]]:

@@ -50,15 +50,15 @@ from pathlib import Path
 
 from unidiff.patch import PatchSet
 
-from gfxgraph.port.archs import select
-from gfxgraph.port.audit import audit
-from gfxgraph.port.guards.cpp import Macros, excluding_arm
-from gfxgraph.port.guards.python import PyGuards
-from gfxgraph.port.guards.worlds import DeviceKind
-from gfxgraph.port.model import Finding
-from gfxgraph.port.project import Project, kind_of
-from gfxgraph.port.readers.directives import arms_of, blank_comments, scan
-from gfxgraph.port.readers.python import PyFile
+from gfxgraph_port.archs import select
+from gfxgraph_port.audit import audit
+from gfxgraph_port.guards.cpp import Macros, excluding_arm
+from gfxgraph_port.guards.python import PyGuards
+from gfxgraph_port.guards.worlds import DeviceKind
+from gfxgraph_port.model import Finding
+from gfxgraph_port.project import Project, kind_of
+from gfxgraph_port.readers.directives import arms_of, blank_comments, scan
+from gfxgraph_port.readers.python import PyFile
 
 PLATFORM = re.compile(
     r"(?i)rocm|hip|amd|gfx\d|wave|warp|cuda|nvcc|nvidia|__shfl|ballot|cublas|cu(dnn|rand|fft|sparse|solver)|ptx|asm\b|"

@@ -28,7 +28,7 @@ def measure(folder: str, jobs: int) -> dict[str, object]:
 
 
 def inner(folder: str, jobs: int) -> None:
-    from gfxgraph.port.audit import audit
+    from gfxgraph_port.audit import audit
 
     load = os.getloadavg()[0]
     report = audit(folder, jobs=jobs, vendored=True)

@@ -30,7 +30,7 @@ import fuzz_grammar  # noqa: E402
 import fuzz_statements  # noqa: E402, F401  (registers the kinds of statements)
 
 import gfxgraph  # noqa: E402
-from gfxgraph import simulator  # noqa: E402
+import gfxgraph_simulator as simulator  # noqa: E402
 from gfxgraph.core.unsafe import BY_NAME  # noqa: E402
 from gfxgraph.reporting import check  # noqa: E402
 

@@ -22,9 +22,9 @@ import torch
 from bench_core import environment
 
 import gfxgraph
-from gfxgraph import kernels
-from gfxgraph.kernels import attention, layers, shapes
-from gfxgraph.kernels.shapes import Linear
+import gfxgraph_kernels as kernels
+from gfxgraph_kernels import attention, layers, shapes
+from gfxgraph_kernels.shapes import Linear
 
 AHEAD_MB = (0, 4, 8, 16, 32, 64)
 # block_n, block_k, warps: vector instructions; block_n, block_k, splits, warps, stages: tiles.

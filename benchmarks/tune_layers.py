@@ -24,9 +24,9 @@ import torch
 from bench_core import environment
 from kernel_cases import copy_gb_s
 
-from gfxgraph import kernels
-from gfxgraph.kernels import attention, layers, shapes
-from gfxgraph.kernels.shapes import Attention, Linear
+import gfxgraph_kernels as kernels
+from gfxgraph_kernels import attention, layers, shapes
+from gfxgraph_kernels.shapes import Attention, Linear
 
 BEGUN = time.monotonic()
 FOOTPRINT, MOST_COPIES = 160 << 20, 48

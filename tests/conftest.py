@@ -108,7 +108,7 @@ def no_lock_stays_held():
 def nothing_would_have_ended_the_process():
     """Torn down after the test's simulators."""
     yield
-    core = sys.modules.get("gfxgraph.simulator.card")
+    core = sys.modules.get("gfxgraph_simulator.card")
     if core is not None:
         crashes, core.crashes_of_former[:] = list(core.crashes_of_former), []
         assert not crashes

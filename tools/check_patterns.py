@@ -51,7 +51,7 @@ def note(pattern: re.Pattern[str], use: str) -> None:
     key = (pattern.pattern, pattern.flags, use)
     if key not in seen:
         frame = sys._getframe(2)
-        while frame.f_back and "gfxgraph/port" not in frame.f_code.co_filename:
+        while frame.f_back and "gfxgraph_port" not in frame.f_code.co_filename:
             frame = frame.f_back
         seen[key] = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
@@ -60,7 +60,7 @@ def record() -> None:
     """Let every expression of the audit run once on every rule's examples."""
 
     def is_ours() -> bool:
-        return "gfxgraph/port" in sys._getframe(2).f_code.co_filename
+        return "gfxgraph_port" in sys._getframe(2).f_code.co_filename
 
     def compile_(pattern: Any, flags: int = 0) -> Any:
         made = _real["compile"](pattern, flags)
@@ -83,8 +83,8 @@ def record() -> None:
         setattr(re, name, direct(name))
     import tempfile
 
-    from gfxgraph.port.audit import audit
-    from gfxgraph.port.registry import load
+    from gfxgraph_port.audit import audit
+    from gfxgraph_port.registry import load
 
     for loaded in load():
         for kind in ("bad", "good"):
@@ -105,12 +105,12 @@ def record_tables() -> None:
     """Every expression that a rule's table states, whether or not an example reaches it."""
     import tomllib
 
-    from gfxgraph.port.bounded import bound
+    from gfxgraph_port.bounded import bound
 
     uses = {"idents": "fullmatch", "includes": "fullmatch", "names": "fullmatch", "writes": "fullmatch",
             "packages": "fullmatch", "imports": "match", "lines": "search", "strings": "search", "calls": "search",
             "unless": "search", "only": "search", "not_line": "search", "not_path": "search"}  # fmt: skip
-    for path in sorted((ROOT / "src/gfxgraph/port/rules").glob("*.toml")):
+    for path in sorted((ROOT / "src/gfxgraph_port/rules").glob("*.toml")):
         for row in tomllib.loads(path.read_text(encoding="utf-8"))["rule"]:
             for spec in row["check"].values():
                 for key, wanted in spec.items() if isinstance(spec, dict) else ():
@@ -222,7 +222,7 @@ def machine_scale() -> float:
 
 def slowest(pattern: re.Pattern[str], use: str) -> tuple[float, str]:
     """The longest time on 8 KB, and how the text begins."""
-    from gfxgraph.port.budget import OutOfTimeError, processor_time
+    from gfxgraph_port.budget import OutOfTimeError, processor_time
 
     worst, shown = 0.0, ""
     began = time.process_time()

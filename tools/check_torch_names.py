@@ -19,9 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 TABLE = SOURCE / "gfxgraph" / "torch_names.py"
-APART = {"port"}
-"""Rooms that know other programs' source, and not torch."""
-ENGINES = {"adapters"}
+APART = {"gfxgraph_port"}
+"""Packages that know other programs' source, and not torch."""
+ENGINES = {"adapters", "generation"}
 """Rooms that know other engines' objects: only names of torch are looked for."""
 OF_PYTHON = frozenset(
     "_asdict _at_fork_reinit _current_frames _exit _fields _initializing _is_owned _lru_cache_wrapper".split()

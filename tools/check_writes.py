@@ -14,8 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src" / "gfxgraph"
-THE_WRITER = SOURCE / "files.py"
+SOURCE = Path(__file__).parents[1] / "src"
+THE_WRITER = SOURCE / "gfxgraph" / "files.py"
 METHODS = frozenset(
     {"write_text", "write_bytes", "mkdir", "makedirs", "symlink_to", "hardlink_to", "touch", "symlink", "rename"}
 )
@@ -99,9 +99,7 @@ def main() -> int:
             continue
         for line, what in sorted(writes(ast.parse(path.read_text(encoding="utf-8")))):
             found += 1
-            sys.stderr.write(
-                f"{path.relative_to(SOURCE.parents[1])}:{line}: {what}: files.py writes (gfxgraph.files)\n"
-            )
+            sys.stderr.write(f"{path.relative_to(SOURCE.parent)}:{line}: {what}: files.py writes (gfxgraph.files)\n")
     return 1 if found else 0
 
 

@@ -20,8 +20,8 @@ from unittest import mock
 import torch
 
 from gfxgraph.hardware.architectures import architecture
-from gfxgraph.kernels import attention, launching, layers, next_token, norms
-from gfxgraph.kernels.shapes import Target, target_of
+from gfxgraph_kernels import attention, launching, layers, next_token, norms
+from gfxgraph_kernels.shapes import Target, target_of
 
 TARGETS = {
     "gfx906": 60, "gfx90a": 104, "gfx942": 304, "gfx950": 256,

@@ -27,8 +27,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 ROOM = "callables/"
-LOWER = ("simulator/", "driver/")
-"""A device that is not there: nobody reads on into it."""
+LOWER = "driver/"
+"""As with the simulator, a package of its own, nobody reads on into it."""
 
 
 @dataclass

@@ -3,7 +3,7 @@
     python tools/import_circles.py [--limit 3] [--arrows]
 
 Every import counts: at the top of a file, inside a function, under ``TYPE_CHECKING``. A circle is a strongly
-connected component of that graph. An import of torch or of this package inside a function needs a comment
+connected component of that graph. An import of torch or of these packages inside a function needs a comment
 that starts with ``# lazily:`` on its line or above it, since such an import otherwise hides a circle.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PACKAGE = "gfxgraph"
+PACKAGES = ("gfxgraph", "gfxgraph_kernels", "gfxgraph_port", "gfxgraph_simulator")
 REASON = "# lazily:"
 _Import = ast.Import | ast.ImportFrom
 
@@ -27,13 +27,13 @@ class Module:
 
     name: str
     path: Path
-    imports: dict[str, int]  # module of this package: line of its first import
+    imports: dict[str, int]  # module of these packages: line of its first import
     unexplained: tuple[int, ...] = field(default=())  # lines
 
 
 def read(source: Path) -> dict[str, Module]:
-    """Return the modules of the package in folder ``source`` by dotted name."""
-    paths = {_dotted(path, source): path for path in sorted((source / PACKAGE).rglob("*.py"))}
+    """Return the modules of the packages in folder ``source`` by dotted name."""
+    paths = {_dotted(path, source): path for name in PACKAGES for path in sorted((source / name).rglob("*.py"))}
     return {name: _module(name, path, paths) for name, path in paths.items()}
 
 

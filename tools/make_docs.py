@@ -39,7 +39,7 @@ ERROR = re.compile(r"(?<=\()((?:[\w./-]*errors/)?)(\w+)\.md(?=\))")
 CATALOGUE = "src/gfxgraph/diagnostics/catalogue"
 MADE_OF = {
     CATALOGUE: "errors/index.md",
-    "src/gfxgraph/port/rules": "rules/index.md",
+    "src/gfxgraph_port/rules": "rules/index.md",
     "docs/decisions": "decisions/index.md",
     "src/gfxgraph/__init__.pyi": "api.md",
 }
@@ -185,8 +185,8 @@ def one_error_a_page(text: str) -> str:
 def rule_pages() -> dict[str, str]:
     """The rules of the port audit, a page a phase, in both languages; none where its parsers are not installed."""
     try:
-        from gfxgraph.port.phases import PHASES, word
-        from gfxgraph.port.registry import load
+        from gfxgraph_port.phases import PHASES, word
+        from gfxgraph_port.registry import load
     except ImportError:
         return {}
     made = {}

@@ -32,7 +32,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src" / "gfxgraph"
+SOURCE = ROOT / "src"
 NEAREST = 4
 LIMIT_S = 600
 SWAPPED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is"}
@@ -100,6 +100,10 @@ def _of(node: ast.AST, made, said) -> Iterator[Mutant]:  # type: ignore[no-untyp
         isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute)
     ):
         yield made(node, "assignment dropped", "pass")
+
+
+def _folder(room: str) -> Path:
+    return next(SOURCE.glob(room), SOURCE / "gfxgraph" / room)
 
 
 def _tests_of(rooms: list[str]) -> list[str]:
@@ -179,7 +183,7 @@ def tried(mutant: Mutant, folder: Path, jobs: int) -> dict[str, object]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rooms", nargs="+", required=True, help="folders below src/gfxgraph")
+    parser.add_argument("--rooms", nargs="+", required=True, help="folders below src/gfxgraph, or packages beside it")
     parser.add_argument("--n", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     what = parser.add_mutually_exclusive_group(required=True)
@@ -191,7 +195,7 @@ def main() -> int:
     if options.cover is not None:
         cover(options.cover, options.rooms, options.jobs)
         return 0
-    paths = sorted(path for room in options.rooms for path in (SOURCE / room).rglob("*.py"))
+    paths = sorted(path for room in options.rooms for path in _folder(room).rglob("*.py"))
     dirty = subprocess.run(["git", "status", "--porcelain", "src"], cwd=ROOT, capture_output=True, text=True).stdout
     if dirty:
         sys.exit(f"mutate: src/ has uncommitted changes, and a mutant is made in place:\n{dirty}")

@@ -5,7 +5,8 @@
     python tools/ratchet.py --write --buys FRAGMENT.md   writes also what rose, if that fragment of changelog.d/
                                                          names the promise to users (ARCHITECTURE.md) that it buys
 
-A code line is neither blank nor comment nor docstring. A room is a folder of ``src/gfxgraph``, or a file beside them.
+A code line is neither blank nor comment nor docstring. A room is a folder of ``src/gfxgraph``, a file
+beside them, or a package beside it.
 Complexity is McCabe's, as ruff counts it. What a cold call costs its reader is counted by ``tools/follow_call.py``.
 """
 
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src" / "gfxgraph"
+SOURCE = ROOT / "src"
 NUMBERS = Path(__file__).with_suffix(".json")
 PROMISES = ROOT / "ARCHITECTURE.md"
 COMPLEX = 10
@@ -51,7 +52,7 @@ class Found:
 def measured() -> dict[str, list[Found]]:
     """By name of the measure: its places, the worst first."""
     found: dict[str, list[Found]] = {"complex functions": list(_complex()), "long functions": [], "Any": []}
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCE.glob("gfxgraph*/**/*.py"))}
     found["shared class names"] = list(
         shared_class_names({path.relative_to(ROOT): tree for path, tree in trees.items()})
     )
@@ -66,7 +67,8 @@ def measured() -> dict[str, list[Found]]:
 
 def _complex() -> Iterator[Found]:
     setting = f"lint.mccabe.max-complexity={COMPLEX}"
-    line = ["check", "--isolated", "--select", "C901", "--config", setting, "--output-format", "json", str(SOURCE)]
+    line = ["check", "--isolated", "--select", "C901", "--config", setting, "--output-format", "json"]
+    line += map(str, SOURCE.glob("gfxgraph*"))
     done = subprocess.run([sys.executable, "-m", "ruff", *line], capture_output=True, text=True)
     if done.returncode not in (0, 1):
         raise SystemExit(f"ratchet: ruff did not run: {done.stderr.strip()}")
@@ -181,7 +183,7 @@ def main() -> int:
     parser.add_argument("--buys", type=Path, metavar="FRAGMENT", help="the changelog fragment that pays for a rise")
     options = parser.parse_args()
     found = measured()
-    now = numbers(found) | code_lines_by_room(ROOT / "src") | cold_call()
+    now = numbers(found) | code_lines_by_room(SOURCE) | cold_call()
     rose, fell = judged(now, json.loads(NUMBERS.read_text(encoding="utf-8")))
     if rose and options.write and options.buys is not None:
         bought = promise_bought(options.buys)

@@ -20,7 +20,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src" / "gfxgraph"
+SOURCE = ROOT / "src"
 KINDS = ("programs", "tests")
 SETTINGS = """[run]
 source = {source}
@@ -50,7 +50,7 @@ def run(folder: Path, tests: list[str], jobs: int) -> None:
 
 
 def reached(folder: Path) -> dict[str, dict[str, set[int]]]:
-    """By kind and by file below ``src/gfxgraph``: the lines that ran."""
+    """By kind and by file below ``src``: the lines that ran."""
     # lazily: the tool's --help needs no coverage
     from coverage import CoverageData
 
@@ -63,7 +63,7 @@ def reached(folder: Path) -> dict[str, dict[str, set[int]]]:
             data = CoverageData(str(part))
             data.read()
             for name in data.measured_files():
-                inner = name.partition("/src/gfxgraph/")[2]
+                inner = name.partition("/src/")[2]
                 found[kind][inner].update(data.lines(name) or ())
     return found
 
@@ -75,7 +75,7 @@ def shares(folder: Path) -> dict[str, dict[str, int]]:
 
     ran = reached(folder)
     found: dict[str, dict[str, int]] = {}
-    for path in sorted(SOURCE.rglob("*.py")):
+    for path in sorted(SOURCE.glob("gfxgraph*/**/*.py")):
         inner = str(path.relative_to(SOURCE))
         parser = PythonParser(text=path.read_text(encoding="utf-8"), filename=inner)
         parser.parse_source()
@@ -94,7 +94,8 @@ def by_room(files: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
     """The sums of each room, with its files and how many of them programs pass through."""
     rooms: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for name, counts in files.items():
-        room = rooms[name.partition("/")[0] + ("/" if "/" in name else "")]
+        package, _, inner = name.partition("/")
+        room = rooms[package if package != "gfxgraph" else inner.partition("/")[0] + "/" * ("/" in inner)]
         for what, n in counts.items():
             room[what] += n
         room["files"] += 1

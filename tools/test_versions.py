@@ -37,11 +37,11 @@ TORCHES = ("2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 """Those that this machine lacks are left out, by name."""
 TESTS = ["unit", "conformance", "programs", "examples"]
-NOT_OF_TORCH = ["unit/tools", "unit/typing", "unit/port", "unit/tests", "conformance/adapters"]
+NOT_OF_TORCH = ["unit/tools", "unit/typing", "unit/gfxgraph_port", "unit/tests", "conformance/adapters"]
 """What reads sources or needs other packages."""
 QUICK = [
     "programs",
-    "unit/simulator/test_runtime_streams.py",
+    "unit/gfxgraph_simulator/test_runtime_streams.py",
     "unit/capture",
     "conformance/test_basic.py",
     "conformance/test_graphed.py",

@@ -775,7 +775,7 @@ def start(options: argparse.Namespace) -> None:
 def begin_on_device(options: argparse.Namespace) -> None:
     if options.stock:
         if options.simulate:
-            from gfxgraph import simulator
+            import gfxgraph_simulator as simulator
 
             simulator.install(options.simulate)
         return

@@ -21,11 +21,13 @@ themselves catch them. The text is made when it is asked for: raising costs no f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any, Self, TypeVar
 
 from gfxgraph import config as _config
+from gfxgraph.types import OUR_PACKAGES
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -70,6 +72,21 @@ def _rebuild(cls: type[Any], code: str, quote: str, fields: dict[str, object]) -
 
 class ActivationError(GfxGraphError):
     """The bridge cannot be switched on here; nothing was patched."""
+
+
+@contextmanager
+def naming_a_missing_package() -> Iterator[None]:
+    """A context for imports from the packages beside gfxgraph: where one was left out, the error names it.
+
+    Raises:
+        ActivationError: `package_missing`.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in OUR_PACKAGES:
+            raise
+        raise ActivationError("package_missing", package=error.name) from error
 
 
 class ConfigError(GfxGraphError):

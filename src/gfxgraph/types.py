@@ -9,6 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
+OUR_PACKAGES = ("gfxgraph", "gfxgraph_kernels", "gfxgraph_port", "gfxgraph_simulator")
+"""The import packages of this distribution; gfxgraph works without the others."""
+OUR_MODULES = ("gfxgraph.", *OUR_PACKAGES[1:])
+"""How the names of our modules begin."""
+
 
 class OnUnsafe(StrEnum):
     """What to do at an operation that no graph can record."""

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 from gfxgraph.capture.failures import is_lost
 from gfxgraph.process import process
-from gfxgraph.simulator.runtime import CallRefused
+from gfxgraph_simulator.runtime import CallRefused
 
 # What torch itself writes there as it goes.
 TORCHS_OWN = ("__warningregistry__", "default_capture_stream")

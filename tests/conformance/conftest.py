@@ -141,7 +141,7 @@ class Surface:
             yield
             return
         if self.name == "stock":
-            from gfxgraph import simulator
+            import gfxgraph_simulator as simulator
 
             undo = simulator.install("cuda")
             try:

@@ -7,7 +7,7 @@ import gc
 
 import torch
 
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 from gfxgraph.types import NodeKind
 
 PROFILES = ["cuda", "hip"]

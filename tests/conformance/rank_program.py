@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import gfxgraph
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 from gfxgraph.callables.signature import RunEagerly
 from gfxgraph.errors import ReplayError
 from gfxgraph.process import process

@@ -77,7 +77,7 @@ def test_nothing_stays_replaced_between_captures():
 @pytest.mark.parametrize("program", ["plain", "split", "in_place"])
 def test_graphs_replay_after_disable(program):
     """A graph captured before disable() keeps working, with torch's own names back in place."""
-    from gfxgraph import simulator
+    import gfxgraph_simulator as simulator
     from gfxgraph.process import bridge
 
     gfxgraph.enable(simulate="hip", validate=False)
@@ -258,7 +258,7 @@ def test_health_check(profile):
 
 def test_health_check_of_a_card_that_fails():
     """A capture that cannot begin, and a replay that lies: not ok, said, nothing raised."""
-    from gfxgraph.simulator import Faults, WrongReplay, active
+    from gfxgraph_simulator import Faults, WrongReplay, active
 
     gfxgraph.enable(simulate="cuda", validate=False)
     active().faults = Faults(wrong_replays=[WrongReplay(node=-1)])
@@ -282,7 +282,7 @@ def test_log_level(level, shown):
     script = (
         "import torch, gfxgraph\n"
         "gfxgraph.enable(simulate='cuda', validate=False)\n"
-        "from gfxgraph.simulator import Faults, WrongReplay, active\n"
+        "from gfxgraph_simulator import Faults, WrongReplay, active\n"
         "x = torch.ones(4, device='cuda')\n"
         "g = torch.cuda.CUDAGraph()\n"
         "with torch.cuda.graph(g):\n"
@@ -327,7 +327,7 @@ FAILED_CAPTURE = """
 import sys, torch, gfxgraph
 gfxgraph.enable(simulate=sys.argv[1], validate=False)
 from gfxgraph.capture.patches import deferred_calls
-from gfxgraph.simulator import Faults, active, launch_opaque
+from gfxgraph_simulator import Faults, active, launch_opaque
 deferred_calls.prepare(0)
 pool = torch.cuda.MemPool()
 with torch.cuda.use_mem_pool(pool):

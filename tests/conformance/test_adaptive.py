@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 from gfxgraph.callables.adaptive import Timed
 from gfxgraph.process import process
 from tests.conformance.conftest import PLATFORMS

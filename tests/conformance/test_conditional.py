@@ -36,7 +36,7 @@ def simulated(platform):
     """The simulator, for failures that only it can be asked for."""
     if HAS_GPU:
         pytest.skip("needs planted failures")
-    from gfxgraph import simulator
+    import gfxgraph_simulator as simulator
 
     return simulator.active()
 

@@ -189,7 +189,7 @@ def test_arguments_that_are_written_to(platform, way):
 @on_both_platforms
 def test_a_refused_launch_is_made_up_for_and_counted(platform, at):
     """The first is the one of the arguments, the second that of the results; the next call is as before."""
-    from gfxgraph import simulator
+    import gfxgraph_simulator as simulator
 
     process.current().joins[0] = False
     g = gfxgraph.graphed(step)
@@ -453,7 +453,7 @@ def test_streams_of_two_ways_to_one_capture(platform):
 @on_both_platforms
 def test_a_refused_change_ends_joining_for_that_signature(platform, mode, at):
     """The call is made as without it, and so are all later ones; counted once."""
-    from gfxgraph import simulator
+    import gfxgraph_simulator as simulator
 
     g = joined_g(mode=mode)
     simulator.active().faults.fail_nth("exec_params", at, 1)
@@ -486,7 +486,7 @@ def test_large_graphs_of_buckets_are_not_joined(platform, n_ops):
 @on_both_platforms
 def test_a_refused_launch_goes_the_long_way(platform):
     """Once, with the right result; the next call is one launch again."""
-    from gfxgraph import simulator
+    import gfxgraph_simulator as simulator
 
     g = joined_g()
     simulator.active().faults.fail_nth("launch", 1, 1)

@@ -312,7 +312,7 @@ def test_out_of_memory_then_smaller(bench):
 @pytest.mark.parametrize("where", ["inner begin", "inner body", "inner end", "inner ops", "outer after"])
 def test_nested(bench, where):
     """A failure in a capture inside a capture: the outer one goes on and is right."""
-    from gfxgraph.simulator import Faults
+    from gfxgraph_simulator import Faults
 
     state, baseline = ProcessState(), reserved()
     outer, inner = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()

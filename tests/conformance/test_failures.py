@@ -13,7 +13,7 @@ import gfxgraph
 from gfxgraph.callables.arena import SharedPool, arena_of, capture_graph
 from gfxgraph.capture.patches import deferred_calls
 from gfxgraph.process import process
-from gfxgraph.simulator import Faults
+from gfxgraph_simulator import Faults
 from tests.conformance.bench import Bench, ProcessState, reserved, same, stripped
 
 PROFILES = ["cuda", "hip"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.simulator import Faults
+from gfxgraph_simulator import Faults
 from tests.conformance.bench import Bench, ProcessState, reserved, same
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="failures are planted in the simulator")

@@ -245,7 +245,7 @@ def test_validation_of_a_segment_that_uses_up_its_inputs(capture, platform):
     """A result from before a split whose memory is used again after it: validation puts it back between runs."""
     if platform == "gpu":
         pytest.skip("the opaque launch is the simulator's")
-    from gfxgraph.simulator import launch_opaque
+    from gfxgraph_simulator import launch_opaque
 
     x = ones(4)
 
@@ -460,7 +460,7 @@ def test_validation_beside_a_launch_on_what_the_host_made(platform):
     """What a launch outside torch changes there is put back between the two runs."""
     if platform == "gpu":
         pytest.skip("the opaque launch is the simulator's")
-    from gfxgraph.simulator import launch_opaque
+    from gfxgraph_simulator import launch_opaque
 
     x, graph = torch.arange(6.0, device="cuda"), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -295,7 +295,7 @@ def test_precision_set_by_torchs_newer_names():
     on = "allow_cuda=True" if HAS_GPU else "simulate='cuda'"
     program = f"""
 import torch, gfxgraph
-from gfxgraph.adapters._transformers_model import kernel_settings
+from gfxgraph_kernels.generation.model import kernel_settings
 gfxgraph.enable(validate=False, {on})
 g, x, replays = gfxgraph.graphed(lambda x: x @ x), torch.eye(4, device="cuda"), []
 for precision in ("tf32", "tf32", "tf32", "ieee", "ieee"):

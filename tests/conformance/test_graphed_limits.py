@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import gfxgraph
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 from gfxgraph.callables.arena import arena_of
 from gfxgraph.callables.padding.rows import Trace
 from gfxgraph.process import process

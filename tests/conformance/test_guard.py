@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 from gfxgraph.core.strides import Oddity
 from tests.conformance.guarding import PROFILES, graph_of, guarded, line_of, triton
 
@@ -214,7 +214,7 @@ def test_split_captures_are_watched_in_every_segment(safe):
 def test_a_kernel_whose_arguments_are_not_known_is_counted(safe, monkeypatch):
     """HIP before 7.11 and no code object: listed as unchecked, never passed as checked."""
     from gfxgraph.driver.params import KernelParams
-    from gfxgraph.simulator.driver import SimDriver
+    from gfxgraph_simulator.driver import SimDriver
 
     silent = KernelParams((1, 1, 1), (1, 1, 1), 0, 1, None, why_unknown="the library has no hipKernelGetParamInfo")
     monkeypatch.setattr(SimDriver, "node_params", lambda self, node, layout=None: silent)
@@ -255,7 +255,7 @@ amdhsa.version:
 def test_a_layout_from_tritons_assembly_makes_the_arguments_known(safe, monkeypatch):
     """Where the runtime does not tell, the kernel's text does, and the pointer is watched."""
     from gfxgraph.driver.params import KernelParams
-    from gfxgraph.simulator.driver import SimDriver
+    from gfxgraph_simulator.driver import SimDriver
 
     class CompiledKernel:
         asm: ClassVar[dict[str, str]] = {"amdgcn": TABLE.replace("triton_kernel", "another") + TABLE}

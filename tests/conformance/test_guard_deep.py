@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 from gfxgraph.errors import GfxGraphFault
 from gfxgraph.guard import zoned_pool
 from tests.conformance.guarding import PROFILES, graph_of, guarded, line_of, triton, write_bytes

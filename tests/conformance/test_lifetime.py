@@ -556,7 +556,7 @@ def test_a_captured_copy_to_the_host_is_held_by_its_graph(platform):
     torch.cuda.synchronize()
     assert all(other.tolist() == [0.0] * 4 for other in others)
     if platform != "gpu":
-        from gfxgraph import simulator
+        import gfxgraph_simulator as simulator
 
         assert simulator.active().crashes == []
     assert graph.validate() and gfxgraph.stats()["validations"] == 1

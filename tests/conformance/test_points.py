@@ -69,7 +69,7 @@ def test_the_tests_are_there():
 def test_rules_rows_and_entries_are_there():
     """By their names; the audit's own test runs each rule's examples."""
     defects = (ROOT / "src/gfxgraph/hardware/defects.toml").read_text(encoding="utf-8")
-    rules = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "src/gfxgraph/port/rules").glob("*.toml"))
+    rules = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "src/gfxgraph_port/rules").glob("*.toml"))
     for _, check, *_ in of_kind("rule", "row", "entry"):
         kind, name = check.split()
         if kind == "rule":

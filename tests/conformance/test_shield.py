@@ -21,7 +21,7 @@ def runtime(platform):
     """runtime("module_unload"): the call, made as a library beside torch makes it, which ends a capture."""
     if platform == "gpu":
         pytest.skip("the GPU's own calls: tests/gpu/test_threads_gpu.py")
-    from gfxgraph import simulator
+    import gfxgraph_simulator as simulator
 
     return simulator.active().runtime_call
 
@@ -131,7 +131,7 @@ def test_the_collector_waits(platform):
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
 def test_a_graph_is_destroyed_by_the_collector(runtime, monkeypatch, mode):
     """A graph in a cycle, dropped and collected inside a capture, is destroyed when the capture is over."""
-    from gfxgraph.simulator.torch_classes import _Holdings
+    from gfxgraph_simulator.torch_classes import _Holdings
 
     destroyed, give_back = [], _Holdings.give_back
 
@@ -216,7 +216,7 @@ def test_a_threads_first_product(platform, monkeypatch):
 
         expected = [(True, 16.0)]
     else:
-        from gfxgraph import simulator
+        import gfxgraph_simulator as simulator
 
         device, results, x = simulator.active().device, [], torch.ones(4, 4, device="cuda")
         record = device.record
@@ -246,7 +246,7 @@ def test_a_threads_first_product(platform, monkeypatch):
 @pytest.mark.parametrize(("name", "is_compiled"), [("bessel_j0", True), ("sinc", True), ("expit", False)])
 def test_a_kernel_that_torch_compiles_itself(runtime, monkeypatch, name, is_compiled):
     """Compiled and loaded at the first launch for a dtype: in relaxed mode each time."""
-    from gfxgraph import simulator
+    import gfxgraph_simulator as simulator
 
     device, modes = simulator.active().device, []
     record = device.record

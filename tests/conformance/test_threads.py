@@ -504,7 +504,7 @@ with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
 del other
 graph.replay()
 assert y.tolist() == [2.0] * 4
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 assert not {is_simulated} or simulator.active().crashes == []
 print("alive")
 """

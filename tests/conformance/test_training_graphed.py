@@ -303,7 +303,7 @@ def test_a_failed_replay_does_the_step_eagerly_once(platform):
     """A launch that fails in the middle of training: the same losses, nothing done twice."""
     if HAS_GPU:
         pytest.skip("needs planted failures")
-    from gfxgraph import simulator
+    import gfxgraph_simulator as simulator
 
     want, _ = run(10, graphed=False)
     plan = simulator.active().faults

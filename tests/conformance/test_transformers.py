@@ -24,8 +24,8 @@ import transformers  # noqa: E402  (its models and their mixin load as they are 
 from transformers import LogitsProcessor, StoppingCriteria, StoppingCriteriaList  # noqa: E402
 from transformers.generation.streamers import BaseStreamer  # noqa: E402
 
-from gfxgraph.adapters import _transformers_decode as decode  # noqa: E402
-from gfxgraph.adapters import _transformers_version_check as trial  # noqa: E402
+from gfxgraph_kernels.generation import decode  # noqa: E402
+from gfxgraph_kernels.generation import version_check as trial  # noqa: E402
 
 ON = {"allow_cuda": True} if torch.cuda.is_available() else {"simulate": "cuda"}
 SMALL = {

@@ -14,7 +14,7 @@ if not gfx.ADAPTER.available():
 
 import transformers  # noqa: E402  (its models load as they are asked for)
 
-from gfxgraph.kernels import timed_choice  # noqa: E402
+from gfxgraph_kernels import timed_choice  # noqa: E402
 
 ON = {"allow_cuda": True} if torch.cuda.is_available() else {"simulate": "cuda"}
 SMALL = {
@@ -34,11 +34,11 @@ def platform():
 @pytest.fixture(autouse=True)
 def kernels_that_win(monkeypatch):
     """Kernels that answer (on a simulated device composed of torch's own) and win every trial."""
-    from gfxgraph.kernels import launching
+    from gfxgraph_kernels import launching
 
     if not torch.cuda.is_available() or ON.get("simulate"):
         for name in ("norms", "layers", "attention", "next_token"):
-            monkeypatch.setattr(f"gfxgraph.kernels.{name}.why_not", lambda op, *tensors, **reason: "in this test")
+            monkeypatch.setattr(f"gfxgraph_kernels.{name}.why_not", lambda op, *tensors, **reason: "in this test")
         monkeypatch.setattr(launching, "why_not", lambda op, *tensors, **reason: "")
     monkeypatch.setattr(timed_choice, "measured", lambda *args: timed_choice.TrialTimes(1.0, 2.0))
     yield
@@ -69,7 +69,7 @@ def test_generate_with_kernels(make):
 
 def test_the_kernels_choose_the_tokens(monkeypatch):
     """Greedy and sampled tokens come from `greedy` and `sample`, and are those that torch's own choice gives."""
-    from gfxgraph import kernels
+    import gfxgraph_kernels as kernels
 
     calls = []
     for name in ("greedy", "sample"):

@@ -82,12 +82,12 @@ CASES = {
 }
 # Rows without a body of their own here, with the test that covers them.
 ELSEWHERE = {
-    "torch.cuda.Stream.wait_event": "tests/unit/simulator/test_runtime_streams.py",
-    "torch.cuda.Event.elapsed_time": "tests/unit/simulator/test_runtime_streams.py",
+    "torch.cuda.Stream.wait_event": "tests/unit/gfxgraph_simulator/test_runtime_streams.py",
+    "torch.cuda.Event.elapsed_time": "tests/unit/gfxgraph_simulator/test_runtime_streams.py",
     "torch.cuda.CUDAGraph.replay": "test_basic.py::test_replay_inside_capture",
     "torch.get_rng_state": "test_host_values.py, default_generator_forked",
     "torch.set_rng_state": "test_host_values.py, default_generator_forked",
-    "any-operation": "tests/unit/simulator (peer copies on HIP)",
+    "any-operation": "tests/unit/gfxgraph_simulator (peer copies on HIP)",
 }
 # Rows for overloads and back-ends that reach the same implementation as a case above.
 SAME_AS = {

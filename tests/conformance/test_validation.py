@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 from gfxgraph.capture.replay import node_walk
 from gfxgraph.process import process
-from gfxgraph.simulator import Faults, WrongReplay
+from gfxgraph_simulator import Faults, WrongReplay
 from tests.conformance.bench import Bench, ProcessState, reserved, same
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="wrong replays are planted in the simulator")

@@ -1,4 +1,4 @@
-"""Operations of gfxgraph.kernels at sizes that an emulator gets through, each with its answer in NumPy's float64.
+"""Operations of gfxgraph_kernels at sizes that an emulator gets through, each with its answer in NumPy's float64.
 
 Imports torch and Triton, so it is for the process that compiles, not for the one that is emulated.
 """
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gfxgraph import kernels
-from gfxgraph.kernels import next_token, shapes
+import gfxgraph_kernels as kernels
+from gfxgraph_kernels import next_token, shapes
 
 FLOAT, HALF, BRAIN = torch.float32, torch.float16, torch.bfloat16
 NEAR = {FLOAT: 1e-5, HALF: 2e-3, BRAIN: 1.6e-2}

@@ -1,4 +1,4 @@
-"""The kernels of gfxgraph.kernels as code of an AMD GPU, in graphs that AMD's own runtime captures and replays.
+"""The kernels of gfxgraph_kernels as code of an AMD GPU, in graphs that AMD's own runtime captures and replays.
 
 This process writes down what an operation launches, compiles it, and draws inputs; the emulated one
 captures the launches, and replays them with each set of inputs; the results are compared here with NumPy's float64.
@@ -28,7 +28,7 @@ sys.path.append(str(Path(__file__).parents[2] / "tools"))
 import compiled_kernels  # noqa: E402
 import kernel_cases  # noqa: E402
 
-from gfxgraph.kernels import launching, shapes  # noqa: E402
+from gfxgraph_kernels import launching, shapes  # noqa: E402
 
 pytestmark = [
     pytest.mark.emulator,
@@ -66,7 +66,7 @@ def kernel_summary() -> Iterator[None]:
         "cases": cases,
     }
     report = {
-        "what": "kernels of gfxgraph.kernels in captured graphs of libamdhip64, against NumPy's float64",
+        "what": "kernels of gfxgraph_kernels in captured graphs of libamdhip64, against NumPy's float64",
         "device": "emulated: evidence on code and results, not on speed",
         "triton": triton.__version__,
         "torch": torch.__version__,

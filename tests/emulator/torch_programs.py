@@ -188,7 +188,7 @@ PROGRAMS = {each.__name__: each for each in (first_steps, graph, cold_graph, two
 
 if __name__ == "__main__":
     if "--simulate" in sys.argv:
-        from gfxgraph import simulator
+        import gfxgraph_simulator as simulator
 
         simulator.install(sys.argv[sys.argv.index("--simulate") + 1], guards_memcpy_and_sync=True)
     print("FACTS " + json.dumps(PROGRAMS[sys.argv[1]]()))

@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gfxgraph.port.archs import select
-from gfxgraph.port.budget import FILE_SECONDS
-from gfxgraph.port.engine import audit_file
-from gfxgraph.port.facts import gather
-from gfxgraph.port.project import discover, kind_of
-from gfxgraph.port.registry import load
+from gfxgraph_port.archs import select
+from gfxgraph_port.budget import FILE_SECONDS
+from gfxgraph_port.engine import audit_file
+from gfxgraph_port.facts import gather
+from gfxgraph_port.project import discover, kind_of
+from gfxgraph_port.registry import load
 
 _NAMES = ("a.cu", "a.py", "pyproject.toml", "requirements.txt", "environment.yml", "Dockerfile", "a.sh", "Makefile",
           "CMakeLists.txt", "meson.build", "setup.cfg", "uv.lock")  # fmt: skip

@@ -25,7 +25,7 @@ import sys, torch, gfxgraph
 name, is_stock = sys.argv[1], sys.argv[2] == "stock"
 has_gpu = torch.cuda.is_available()
 if is_stock and not has_gpu:
-    from gfxgraph import simulator
+    import gfxgraph_simulator as simulator
     simulator.install("hip")
 elif not is_stock:
     gfxgraph.enable(allow_cuda=has_gpu, simulate=None if has_gpu else "hip", validate=False)

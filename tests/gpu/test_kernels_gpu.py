@@ -1,15 +1,15 @@
-"""gfxgraph.kernels on a GPU: the interpreter's tests of numbers by the compiled kernels, and steps in graphs."""
+"""gfxgraph_kernels on a GPU: the interpreter's tests of numbers by the compiled kernels, and steps in graphs."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from tests.gpu.test_guard_gpu import run
-from tests.unit.kernels.test_kernels_numbers import *  # noqa: F403  (each test runs here once more, on the GPU)
-from tests.unit.kernels.test_modules import MODELS, assert_same_steps, model_of
+from tests.unit.gfxgraph_kernels.test_kernels_numbers import *  # noqa: F403  (each test runs here once more, on the GPU)
+from tests.unit.gfxgraph_kernels.test_modules import MODELS, assert_same_steps, model_of
 
-from gfxgraph import kernels
-from gfxgraph.kernels import timed_choice
+import gfxgraph_kernels as kernels
+from gfxgraph_kernels import timed_choice
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
@@ -110,7 +110,7 @@ def test_only_what_is_faster(way):
 
 def test_overlap_with_what_is_around(way):
     """After a copy, a memset, a join of two streams and torch's own kernels, replays give what eager calls give."""
-    from gfxgraph.kernels import launching
+    from gfxgraph_kernels import launching
 
     assert launching.overlaps(0) == (torch.cuda.get_device_capability() >= (9, 0))
     x, w = torch.randn(4, 512), torch.randn(512, 512)
@@ -145,7 +145,7 @@ def test_overlap_with_what_is_around(way):
 
 
 GUARDED = """
-from gfxgraph import kernels
+import gfxgraph_kernels as kernels
 x, w = torch.randn(2, 256, device="cuda"), torch.randn(256, 256, device="cuda")
 
 def body():

@@ -20,8 +20,8 @@ import gfxgraph
 from gfxgraph.capture.failures import heal_capture
 from gfxgraph.driver import small_copies
 from gfxgraph.process import process
-from gfxgraph.simulator import profiles
 from gfxgraph.types import CaptureStatus
+from gfxgraph_simulator import profiles
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

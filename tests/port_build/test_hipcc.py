@@ -11,8 +11,8 @@ from click.testing import CliRunner
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
 from gfxgraph.cli.port import command
-from gfxgraph.port import hipify
-from gfxgraph.port.build.compiler import find_compiler
+from gfxgraph_port import hipify
+from gfxgraph_port.build.compiler import find_compiler
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="neither hipcc nor clang++ with HIP is on the PATH")
 
@@ -87,7 +87,7 @@ def test_a_repository_gets_further(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_warp_kernels_compile_for_both_wavefronts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty kernels that think in 32 lanes, unchanged; tests/unit/port runs their lanes on the CPU."""
+    """Twenty kernels that think in 32 lanes, unchanged; tests/unit/gfxgraph_port runs their lanes on the CPU."""
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
     warp = Path(__file__).parent / "warp"
     write_files = {name: (warp / name).read_text() for name in ("main.cu", "kernels.cu", "reference.h")}

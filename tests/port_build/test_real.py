@@ -12,10 +12,10 @@ from click.testing import CliRunner
 pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
 
 from tests.port_build.idioms import HOST, IDIOMS, KERNEL
-from tests.unit.port.conftest import write
+from tests.unit.gfxgraph_port.conftest import write
 
 from gfxgraph.cli.port import command
-from gfxgraph.port.build.compiler import find_compiler
+from gfxgraph_port.build.compiler import find_compiler
 
 pytestmark = [
     pytest.mark.skipif(find_compiler() is None, reason="neither hipcc nor clang++ with HIP is on the PATH"),

@@ -98,7 +98,7 @@ def opaque(x: Tensor) -> None:
     """x = 2 x + 1, in a launch that torch's dispatcher does not see; ``x`` is contiguous float32."""
     if not x.numel():
         return
-    from gfxgraph import simulator
+    import gfxgraph_simulator as simulator
 
     if simulator.active() is not None:
         simulator.launch_opaque("twice_plus_one", lambda t: t.mul_(2).add_(1), x)

@@ -21,7 +21,7 @@ from gfxgraph.cli.main import Commands
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 MACROS = frozenset(
-    re.findall(r"GFXGRAPH_[A-Z_]+", (SRC / "gfxgraph/port/fix/toolkit/cuda_warp.h").read_text("utf-8"))
+    re.findall(r"GFXGRAPH_[A-Z_]+", (SRC / "gfxgraph_port/fix/toolkit/cuda_warp.h").read_text("utf-8"))
 )
 """What a ported program defines, and no setting of ours."""
 PAGES = [

@@ -1,8 +1,10 @@
 """Rooms: what holds for the folders of src/gfxgraph as a whole."""
 
 import ast
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -14,6 +16,7 @@ import gfxgraph
 from tests.warm_python import warm_python
 
 SOURCE = Path(gfxgraph.__file__).parent
+BESIDE = ("gfxgraph_kernels", "gfxgraph_port", "gfxgraph_simulator")
 ROOT = Path(__file__).parents[2]
 
 
@@ -53,7 +56,11 @@ def test_the_map_leads_somewhere():
     text = (ROOT / "ARCHITECTURE.md").read_text().partition("| Behaviour |")[2]
     paths = set(re.findall(r"`([\w./]+(?:/|\.py|\.md|\.toml))`", text.partition("\n\n")[0]))
     assert len(paths) > 30
-    assert not [path for path in paths if not (ROOT / path).exists() and not (SOURCE / path).exists()]
+    assert not [
+        path
+        for path in paths
+        if not (ROOT / path).exists() and not any((place / path).exists() for place in (SOURCE, SOURCE.parent))
+    ]
 
 
 def test_each_promise_has_its_room_and_its_proof():
@@ -76,6 +83,89 @@ def test_the_arrows_on_the_map_are_those_that_are_held():
     assert [{name.removesuffix(".py") for name in layer.split(" | ")} for layer in drawn if layer] == [
         set(layer.split(" | ")) for layer in held
     ]
+
+
+@pytest.mark.parametrize("package", BESIDE)
+def test_each_package_beside_has_a_page_that_says_what_it_takes(package):
+    """Its map names files and tests that exist, and the modules of gfxgraph that its contract lets it import."""
+    folder = SOURCE.parent / package
+    text = (folder / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    for path in re.findall(r"`([\w./]+(?:/|\.py|\.toml))`", text):
+        assert path == "rules/PHASE.toml" or any((place / path).exists() for place in (folder, ROOT)), path
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    held = next(each["ignore_imports"] for each in contracts if each["name"] == f"what {package} may take")
+    may = {line.partition(" -> ")[2].removesuffix(".*") for line in held}
+    said = set(
+        re.findall(r"`(gfxgraph\.\w[\w.]*)`", text.partition("## What it takes")[2].partition("gfxgraph enters")[0])
+    )
+    assert (
+        said
+        and {name for name in may if not any(name == each or name.startswith(f"{each}.") for each in said)} == set()
+    )
+    assert {name for name in said if not any(name == each or each.startswith(f"{name}.") for each in may)} == set()
+
+
+WITHOUT = """
+import importlib, json, os, pkgutil, sys, torch, gfxgraph
+from gfxgraph.cli.main import main
+from gfxgraph.errors import ActivationError
+
+refused = []
+for module in pkgutil.walk_packages(gfxgraph.__path__, "gfxgraph."):
+    if not module.name.startswith(("gfxgraph.startup.path", "gfxgraph.__main__")):
+        try:
+            importlib.import_module(module.name)
+        except ActivationError as error:
+            refused.append([module.name, error.code, error.fields["package"]])
+        except ImportError as error:  # an engine that is not installed
+            assert not error.name.startswith("gfxgraph"), error
+print(json.dumps(refused))
+for name in gfxgraph.__all__:
+    if name != "BridgedCUDAGraph":
+        getattr(gfxgraph, name)
+if os.path.exists(os.path.join(sys.path[1], "gfxgraph_simulator")):
+    gfxgraph.enable(simulate="hip")
+    x, graph = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x + 1
+    graph.replay()
+    assert y.tolist() == [2.0] * 4 and gfxgraph.stats()["fallback_count"] == 0, gfxgraph.stats()
+try:
+    exec(sys.argv[1])
+except ActivationError as error:
+    print(json.dumps([error.code, error.fields["package"]]))
+sys.stdout.flush()
+main(json.loads(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "doors", "asks", "command", "status"),
+    [
+        ("gfxgraph_port", ["gfxgraph.cli.port", "gfxgraph.rocm"], "import gfxgraph.rocm", ["port", "rules"], 2),
+        ("gfxgraph_simulator", [], "gfxgraph.enable(simulate='hip')", ["run", "--simulate", "p.py"], 2),
+        (
+            "gfxgraph_kernels",
+            ["gfxgraph.kernels"],
+            "gfxgraph.adapters.install('transformers')",
+            ["explain", "700"],
+            0,
+        ),
+    ],
+)
+def test_gfxgraph_works_without_each_package_beside_it(tmp_path, package, doors, asks, command, status):
+    """In a copy without it every other module can be imported, graphs work, and what needs it names it."""
+    shutil.copytree(SOURCE.parent, tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.rmtree(tmp_path / "src" / package)
+    others = [path for path in sys.path if path and not Path(path, "gfxgraph", "__init__.py").exists()]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("GFXGRAPH", "SGLANG"))}
+    environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "src"), *others])
+    line = [sys.executable, "-S", "-c", WITHOUT, asks, json.dumps(command)]
+    done = subprocess.run(line, env=environ, cwd=tmp_path, capture_output=True, text=True)
+    refused, asked = (json.loads(each) for each in done.stdout.splitlines()[:2])
+    assert refused == [[door, "package_missing", package] for door in doors], done.stderr
+    assert asked == ["package_missing", package]
+    assert done.returncode == status and (status == 0 or f"no package {package} " in done.stderr), done.stderr
 
 
 def test_type_checkers_see_every_public_name():
@@ -128,19 +218,15 @@ def test_every_public_name_is_there():
     assert all(getattr(gfxgraph, name) is not None for name in gfxgraph.__all__)
 
 
-UNLISTED: set[str] = set()
-"""Rooms whose lists lack files still."""
+ROOMS = [*SOURCE.rglob("*/__init__.py"), *SOURCE.parent.glob("gfxgraph_*/**/__init__.py")]
 
 
-@pytest.mark.parametrize(
-    "room",
-    sorted({path.parent.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*/__init__.py")} - UNLISTED),
-)
+@pytest.mark.parametrize("room", sorted(path.parent.relative_to(SOURCE.parent).as_posix() for path in ROOMS))
 def test_every_file_is_in_its_rooms_list(room):
     """A room's docstring names each of its files and folders, and no Python file that is not there."""
-    folder = SOURCE / room
+    folder = SOURCE.parent / room
     text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
-    there = {path.name for path in folder.iterdir() if not path.name.startswith(("__", "."))}
+    there = {path.name for path in folder.iterdir() if not path.name.startswith(("__", ".", "py.typed"))}
     named = {name.rstrip("/") for name in re.findall(r"(?<![\w./*-])[\w.-]+(?:\.\w+|/)(?![\w/])", text)}
     assert not there - named
     assert not {name for name in named if name.endswith(".py")} - there
@@ -160,9 +246,9 @@ def test_unit_tests_are_named_after_what_they_test():
     strays = []
     for path in sorted(unit.rglob("test_*.py")):
         folder = path.parent.relative_to(unit).as_posix().strip(".")
-        place = mirrored.get(folder, SOURCE / folder)
+        place = mirrored.get(folder, (SOURCE.parent if folder.startswith(BESIDE) else SOURCE) / folder)
         there = [each.stem.lstrip("_") for each in place.rglob("*.py") if folder == "tests" or each.parent == place]
-        there += [each.name for each in (place, *place.glob("*/"))]
+        there += [each.name.removeprefix("gfxgraph_") for each in (place, *place.glob("*/"))]
         name = path.stem.removeprefix("test_")
         if not any(name == each or name.startswith(f"{each}_") for each in there):
             strays.append(path.relative_to(unit).as_posix())

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from gfxgraph import simulator, torch_names
+import gfxgraph_simulator as simulator
+from gfxgraph import torch_names
 
 
 def a_lambda(graphed: Callable[..., Any]) -> Any:

@@ -13,17 +13,7 @@ Every other file is one engine's and defines ``ADAPTER``. A new engine needs no 
                      in every process of a server
     migraphx.py      a compiled program captured whole
     onnxruntime.py   sessions whose provider captures graphs itself
-    transformers.py  ``model.generate`` with its decoding steps as graphs:
-    _transformers_model.py
-                     one accelerated model, and which decoder serves a call
-    _transformers_decode.py, _transformers_loop.py
-                     generation as two graphs; stopping and streaming
-    _transformers_cache.py, _transformers_masks.py
-                     keys and values at fixed addresses; masks
-    _transformers_choice.py
-                     logits processors and stopping criteria that graphs can contain
-    _transformers_version_check.py
-                     checks on tiny models that this version's tokens come out
+    transformers.py  ``model.generate`` with its decoding steps as graphs, which gfxgraph_kernels.generation makes
 
     import gfxgraph.adapters as adapters
     adapters.install("vllm")       # raises if the engine lacks what the adapter needs, and names it

@@ -6,8 +6,8 @@ it relies on. What an engine lacks of these is reported, and an engine that has 
 version.
 
 A name does not show its meaning. So an adapter that computes with an engine's parts also compares results
-(`_transformers_version_check`); one that only wraps a capture needs no comparison, since a failure there is the
-engine's own.
+(gfxgraph_kernels.generation.version_check); one that only wraps a capture needs no comparison, since a failure there
+is the engine's own.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     model.generate(**inputs, max_new_tokens=128)     # same call, same tokens
 
 ``generate`` prepares everything as before; only the loop that it then calls is replaced. Greedy
-decoding and sampling run as graphs over a cache at fixed addresses (_transformers_decode). Anything else (beam
+decoding and sampling run as graphs over a cache at fixed addresses (gfxgraph_kernels.generation). Anything else (beam
 search, an assistant, a cache of the caller's own...) is left to transformers, counted as a fallback and logged once
 with its reason.
 
@@ -20,17 +20,18 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gfxgraph import torch_names
 from gfxgraph.adapters._needs import NeededName
-from gfxgraph.adapters._transformers_model import Accelerated
-from gfxgraph.adapters._transformers_version_check import TESTED
 from gfxgraph.adapters.adapter import Adapter
 from gfxgraph.config import Config
 from gfxgraph.core.replaced import Replaced
-from gfxgraph.errors import ActivationError
+from gfxgraph.errors import ActivationError, naming_a_missing_package
 from gfxgraph.process import bridge
+
+if TYPE_CHECKING:
+    from gfxgraph_kernels.generation.model import Accelerated
 
 _lock = threading.RLock()
 _accelerated: weakref.WeakKeyDictionary[Any, Accelerated] = weakref.WeakKeyDictionary()
@@ -57,7 +58,7 @@ class TransformersAdapter(Adapter):
             *(NeededName(f"GenerationMixin.{name}") for name in _LEFT_ALONE),
         )
     }
-    tested = TESTED
+    tested = ">=5.17,<5.25"
 
     takes_all = False
 
@@ -68,17 +69,24 @@ class TransformersAdapter(Adapter):
         """Make every model's ``generate`` decode through graphs.
 
         Raises:
-            ActivationError: `engine_missing`, `engine_layout`.
+            ActivationError: `engine_missing`, `engine_layout`, `package_missing`.
         """
+        _accelerated_kind()
         super().install()
         self.takes_all = True
 
     def install_when_imported(self) -> None:
+        try:
+            _accelerated_kind()
+        except ActivationError as error:
+            self.refuse(error)
+            return
         self.takes_all = True
         super().install_when_imported()
 
     def install_for_some(self) -> None:
         """Replace the loops for accelerated models only, unless they are already replaced for all."""
+        _accelerated_kind()
         super().install()
 
     def uninstall(self) -> None:
@@ -116,7 +124,7 @@ def accelerate(model: object, *, fast: bool | None = None) -> Any:
         The model itself. Calling it again changes nothing.
 
     Raises:
-        ActivationError: `engine_missing`, `engine_layout`, `engine_object`.
+        ActivationError: `engine_missing`, `engine_layout`, `engine_object`, `package_missing`.
     """
     if torch_names.why_off("generate"):
         return model
@@ -131,7 +139,7 @@ def accelerate(model: object, *, fast: bool | None = None) -> Any:
             )
         found = _accelerated.get(model)
         if found is None:
-            found = _accelerated[model] = Accelerated(model)
+            found = _accelerated[model] = _accelerated_kind()(model)
         if fast is not None:
             found.use_kernels(fast)
     return model
@@ -173,14 +181,21 @@ def report(model: object) -> dict[str, Any]:
         `Applied.report` of them.
     """
     found = _accelerated.get(model)
-    return Accelerated(model).report() if found is None else found.report()
+    return (_accelerated_kind()(model) if found is None else found).report()
+
+
+def _accelerated_kind() -> type[Accelerated]:
+    with naming_a_missing_package():
+        # lazily: adapters are listed and asked about where that package was left out
+        from gfxgraph_kernels.generation.model import Accelerated
+    return Accelerated
 
 
 def _found(model: object) -> Accelerated | None:
     found = _accelerated.get(model)
     if found is None and ADAPTER.takes_all:
         with _lock:
-            found = _accelerated.setdefault(model, Accelerated(model))
+            found = _accelerated.setdefault(model, _accelerated_kind()(model))
     return found
 
 

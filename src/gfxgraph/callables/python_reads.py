@@ -23,7 +23,6 @@ import collections
 import dis
 import functools
 import logging
-import os
 import re
 import sys
 import types
@@ -39,9 +38,10 @@ from gfxgraph import torch_names
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, tensor_key
 from gfxgraph.callables.trace.watch import NOTHING, PACKAGES, Unwatchable, Watch, is_packages
 from gfxgraph.core.constants import NotConstant, constant_key
+from gfxgraph.types import OUR_MODULES
 
 MOST_OBJECTS = 100_000
-_OURS = f"{Path(__file__).parents[1]}{os.sep}"
+_OURS = str(Path(__file__).parents[1])  # and the packages beside it, whose names begin so
 _SEES_ALL = frozenset(["getattr", "setattr", "vars", "__dict__", "eval", "exec", "globals", "locals", "attrgetter"])
 """Names through which code may read attributes that it does not name."""
 _BY_IDENTITY = (
@@ -186,7 +186,7 @@ class _Walk:
                 raise Unwatchable(f"{path}, a host random generator")
         elif type(value) in _WRAPPERS:
             self._todo += [(f"{path}.{name}", getattr(value, name)) for name in _WRAPPERS[type(value)]]
-        elif type(value).__module__.partition(".")[0] == "gfxgraph":
+        elif type(value).__module__.startswith(OUR_MODULES):
             own = getattr(value, "__dict__", {})
             self._todo += [(f"{path}.{name}", own[name]) for name in _OF_OURS if name in own]
         elif isinstance(value, _BY_IDENTITY) or _is_of_torch_or_lock(value):

@@ -25,6 +25,7 @@ from gfxgraph.callables.inputs import dim_order
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, storage_address
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import CaptureError
+from gfxgraph.types import OUR_MODULES
 
 TENSOR = "T"
 NEEDS_GRADIENTS = "its result needs gradients"
@@ -304,14 +305,11 @@ def foreign_mode() -> str:
         (
             f"{kind.__qualname__}, a mode of torch's,"
             for kind in kinds
-            if not kind.__module__.startswith(_NOT_THE_PROGRAMS)
+            # Not our own modes, nor AOTAutograd's around the code that it compiled.
+            if not kind.__module__.startswith((*OUR_MODULES, torch_names.OF_FUNCTORCH))
         ),
         "forward-mode AD" if torch_names._current_level >= 0 else "",
     )
-
-
-# Our own modes, and AOTAutograd's around the code that it compiled.
-_NOT_THE_PROGRAMS = ("gfxgraph.", torch_names.OF_FUNCTORCH)
 
 
 def matmul_precision() -> str:

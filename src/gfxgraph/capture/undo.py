@@ -38,6 +38,7 @@ from gfxgraph.capture.record.user_lines import locals_of
 from gfxgraph.core import locks
 from gfxgraph.errors import GfxGraphError, MissingTorchName
 from gfxgraph.process import process
+from gfxgraph.types import OUR_MODULES, OUR_PACKAGES
 
 
 class Undo:
@@ -170,7 +171,7 @@ def put_back(there: list[Any]) -> None:
     there = [
         mode
         for mode in there
-        if any(mode is each for each in now) or not type(mode).__module__.startswith("gfxgraph.")
+        if any(mode is each for each in now) or not type(mode).__module__.startswith(OUR_MODULES)
     ]
     if list(map(id, now)) != list(map(id, there)):
         _stand(there)
@@ -334,9 +335,8 @@ def is_ours(error: Exception) -> bool:
     traceback = error.__traceback__
     while traceback is not None:
         module = str(traceback.tb_frame.f_globals.get("__name__", ""))
-        top = module.partition(".")[0]
-        is_below = top in ("gfxgraph", "torch") or top in sys.stdlib_module_names
-        if not is_below or module.startswith(torch_names.CALLED_BY_PROGRAMS):
+        is_called = module.startswith(torch_names.CALLED_BY_PROGRAMS)
+        if is_called or module.partition(".")[0] not in {"torch", *OUR_PACKAGES, *sys.stdlib_module_names}:
             return False
         traceback = traceback.tb_next
     return True

@@ -20,8 +20,5 @@ A file here that has a ``command`` is a command of that name. Nothing else needs
     status.py         settings, PyTorch, GPU, engines, for a bug report; env.py is its other name
     explain.py        explains a ROCm error
     report.py         an HTML page of a run
-    port.py           audit, plan, fix and verify; with it:
-    _port_fix.py      ``gfxgraph port fix`` and ``gfxgraph port build``
-    _port_options.py  options its subcommands share
-    _port_verify.py   ``gfxgraph port verify``
+    port.py           audit, fix, build and verify: gfxgraph_port.commands
 """

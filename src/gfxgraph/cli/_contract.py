@@ -31,8 +31,8 @@ if TYPE_CHECKING:  # --help needs none, and importing them takes half its time
 
 OK, FOUND, COULD_NOT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 DEFAULT_PROFILE = "hip"
-_PLANT = re.compile(r"(fault|abort|hang|wrong)=.+")  # simulator/planted_faults.py, which needs torch
-PROFILES = Path(__file__).parent.parent / "simulator" / "profiles"
+_PLANT = re.compile(r"(fault|abort|hang|wrong)=.+")  # its planted_faults.py, which needs torch
+SIMULATOR = "gfxgraph_simulator"
 PORT_NEEDS = ("tree_sitter", "tree_sitter_cuda", "packaging")
 _NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 _QUIET = "gfxgraph.quiet"
@@ -168,7 +168,13 @@ def with_profiles(args: Sequence[str]) -> list[str]:
 
 def profiles() -> list[str]:
     """The names that ``--simulate`` takes."""
-    return sorted([DEFAULT_PROFILE, *(path.stem for path in PROFILES.glob("*.toml"))])
+    # lazily: few commands ask; the package itself needs torch
+    from importlib.util import find_spec
+
+    found = find_spec(SIMULATOR)
+    folders = (found.submodule_search_locations if found is not None else None) or ()
+    files = (path for folder in folders for path in Path(folder, "profiles").glob("*.toml"))
+    return sorted([DEFAULT_PROFILE, *(path.stem for path in files)])
 
 
 class Number(click.FloatRange):
@@ -186,6 +192,8 @@ class Number(click.FloatRange):
 def _check_profile(ctx: click.Context, _param: click.Parameter, value: str | None) -> str:
     if value is None:
         return ""
+    if len(profiles()) == 1:
+        refuse("package_missing", package=SIMULATOR)
     name, *plants = value.split("+")  # "+": faults to be simulated
     if name not in profiles() or not all(_PLANT.fullmatch(plant) for plant in plants):
         refuse_name("simulator profile", value, profiles(), f"--simulate={DEFAULT_PROFILE}; {', '.join(profiles())}")

@@ -1,6 +1,6 @@
 """The calls that are made below torch, by whichever runtime is mapped in the process.
 
-What HIP and CUDA answer alike is here; hip.py and cuda.py add what differs, and simulator/driver.py answers for the
+What HIP and CUDA answer alike is here; hip.py and cuda.py add what differs, and gfxgraph_simulator answers for the
 simulated card. Nothing decides: a call is made, its status checked, its answer handed on. Handles are integers
 and are never looked into. Every method may raise ``gfxgraph.errors.DriverError``.
 """

@@ -15,7 +15,7 @@ from typing import Any
 from gfxgraph import _native, config, torch_names
 from gfxgraph.config import Activation, Config
 from gfxgraph.core.replaced import Replaced
-from gfxgraph.errors import ActivationError, ArgumentError, check_settings, member
+from gfxgraph.errors import ActivationError, ArgumentError, check_settings, member, naming_a_missing_package
 from gfxgraph.guard.level import asked_tier, guard_level, watch_memory
 from gfxgraph.hardware.software import Torch, other_gfxgraph
 from gfxgraph.process import bridge, process
@@ -167,9 +167,9 @@ def _enable(torch: Any, settings: Config) -> None:
     platform = _platform(torch, settings)
     try:
         if settings.simulate:
-            # lazily: needs torch
-            from gfxgraph import simulator
-
+            with naming_a_missing_package():
+                # lazily: needs torch
+                import gfxgraph_simulator as simulator
             restore = Replaced()
             bridge.undo.append(restore.undo)
             simulator.install(settings.simulate, undo=restore)
@@ -216,7 +216,6 @@ def _platform(torch: Any, settings: Config) -> str:
 
 def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     # lazily: all of these need torch
-    from gfxgraph import simulator
     from gfxgraph.adapters import transformers
     from gfxgraph.callables.training import make_graphed
     from gfxgraph.capture import torchs_graph
@@ -230,9 +229,12 @@ def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
     bridge.set_log_level(settings)
     base = torch.cuda.graphs.CUDAGraph
     if platform == "simulator":
-        simulation = simulator.active()
+        # lazily: as above
+        from gfxgraph_simulator import SimDriver, active
+
+        simulation = active()
         assert simulation is not None
-        driver: Any = simulator.SimDriver(simulation)
+        driver: Any = SimDriver(simulation)
     else:
         driver = bridge.driver_of(platform)
     state = bridge.make_process(settings, platform, base, driver)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 from gfxgraph.callables.arena import replay
 from gfxgraph.callables.signature import GuardMiss, RunEagerly
 from gfxgraph.errors import GuardMismatch, ReplayError

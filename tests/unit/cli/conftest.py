@@ -97,6 +97,8 @@ def sandbox(tmp_path: Path) -> Sandbox:
         name = str(entry.relative_to(REAL))
         if name not in ("process", "startup", *stand_ins):  # compiled code, too
             (package / name).symlink_to(entry)
+    for beside in REAL.parent.glob("gfxgraph_*"):
+        (tmp_path / "lib" / beside.name).symlink_to(beside)
     for name, text in stand_ins.items():
         (package / name).write_text(text)
     own = ("GFXGRAPH", "HGB_", "SGLANG_", "PYTHONPATH")

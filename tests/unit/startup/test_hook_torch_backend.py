@@ -30,7 +30,8 @@ def installed(tmp_path):
     folder = tmp_path / "site"
     about = folder / "gfxgraph_rocm-0.0.dist-info"
     about.mkdir(parents=True)
-    (folder / "gfxgraph").symlink_to(ROOT / "src" / "gfxgraph")
+    for package in ("gfxgraph", "gfxgraph_kernels", "gfxgraph_simulator"):
+        (folder / package).symlink_to(ROOT / "src" / package)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: gfxgraph-rocm\nVersion: 0.0\n")
     points = project["entry-points"]["torch.backends"]

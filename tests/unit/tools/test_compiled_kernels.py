@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-from tests.unit.kernels.conftest import HAS_TRITON  # noqa: E402
+from tests.unit.gfxgraph_kernels.conftest import HAS_TRITON  # noqa: E402
 
 from gfxgraph.hardware.architectures import architecture  # noqa: E402
-from gfxgraph.kernels import shapes  # noqa: E402
+from gfxgraph_kernels import shapes  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 sys.path.append(str(ROOT / "tools"))

@@ -11,7 +11,7 @@ import pytest
 
 from gfxgraph import config
 from gfxgraph.diagnostics.entries import codes
-from gfxgraph.port.registry import load
+from gfxgraph_port.registry import load
 
 ROOT = Path(__file__).parents[3]
 sys.path.append(str(ROOT / "tools"))  # for the tools that it imports

@@ -314,8 +314,8 @@ def _prepare_dynamo() -> None:
 
     Also register the shapes of what torch's encoder layer calls in inference: without them Dynamo breaks there.
     """
-    for room in ("capture", "simulator"):
-        torch_names.add_skipped(f"gfxgraph.{room}")
+    for module in ("gfxgraph.capture", "gfxgraph_simulator"):
+        torch_names.add_skipped(module)
     for name in ("_transformer_encoder_layer_fwd",):
         operation = getattr(torch.ops.aten, name, None)
         if operation is not None and not operation.default.has_kernel_for_dispatch_key("Meta"):

@@ -27,6 +27,7 @@ from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.core.tape import TapeValue, leaves
 from gfxgraph.process.process import OngoingCapture
+from gfxgraph.types import OUR_MODULES
 
 _T = TypeVar("_T")
 _Stock = Callable[..., Any]
@@ -141,7 +142,7 @@ def _handing_out(session: Any, stock: _Stock, tensor: Tensor, *args: object, **k
 
 
 def _is_ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).startswith(f"{__name__.partition('.')[0]}.")
+    return str(frame.f_globals.get("__name__")).startswith(OUR_MODULES)
 
 
 def _save(session: Any, stock: _Stock, *args: object, **kwargs: object) -> object:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from gfxgraph.core.tape import where_of
+from gfxgraph.types import OUR_MODULES
 
 _LOCALS_ARE_COPIES = sys.version_info < (3, 13)
 _HELD_HERE_ALONE = 3  # by the frame, by the variable, by the question
@@ -48,7 +49,7 @@ def is_library_file(name: str) -> bool:
 
 def note_library(module: Any) -> None:
     """Remember the module as a library's, unless a program may have the same name (``__main__``)."""
-    if type(module) is str and module.startswith(("torch.", "gfxgraph.", "triton.")):
+    if type(module) is str and module.startswith(("torch.", "triton.", *OUR_MODULES)):
         LIBRARIES.add(module)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 from gfxgraph.capture.replay.graph_tensors import Layout
 from gfxgraph.capture.replay.rollback import Rollback
 

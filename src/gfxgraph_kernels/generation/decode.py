@@ -1,0 +1,237 @@
+"""Generation with a fixed cache: a step is two graphs, the model's and the choice of a token.
+
+Problem: a step of transformers' loop is a thousand small launches and grows its tensors by one token.
+Idea: everything a step touches has a fixed address, and a step is two launches: *forward* reads the token
+and computes scores, *choose* picks the next token from them. They are separate because programs often change their
+sampling settings and never the model: a new temperature costs a capture of ten nodes.
+
+The prompt is read eagerly. The first time, each part of a step runs eagerly, too, as a real step, so that no token
+waits for a capture; the second time it is captured, which computes nothing, and replayed. The host waits for the
+device only to learn whether all rows are finished: for one group of steps while the next group is already queued.
+What was computed past the end is cut off, and the random generator is set back accordingly.
+
+Invariants:
+  - a step runs the operations of transformers' own step, on the same values, in the same order;
+  - nothing that a graph reads or writes is freed or moved while the graph lives;
+  - a decoder's state belongs to one call at a time (the caller holds the model's lock).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import gfxgraph_kernels as kernels
+from gfxgraph.callables.arena import Arena
+from gfxgraph.callables.captured import Options
+from gfxgraph.callables.graphed import Graphed
+from gfxgraph_kernels.generation.cache import CACHE, CachePosition, FixedCache
+from gfxgraph_kernels.generation.choice import TokenChoice
+from gfxgraph_kernels.generation.loop import Loop, Request
+from gfxgraph_kernels.generation.masks import to_add
+
+MAX_CHOICES = 16
+"""Most captured ways of choosing that a decoder keeps."""
+_OURS = frozenset({"attention_mask", "position_ids", CACHE})
+
+
+class Decoder:
+    """Decodes batches of one size with a cache of one length.
+
+    Args:
+        model: a causal language model of transformers, on a GPU.
+        place: the arena of its graphs.
+        batch: rows.
+        cache_len: tokens that the cache holds; one less than a result may have.
+        counts: the model's calls, tokens and waits.
+        is_choosing: whether `gfxgraph.kernels` choose the tokens.
+    """
+
+    def __init__(
+        self, model: Any, place: Arena, batch: int, cache_len: int, counts: Counter[str], *, is_choosing: bool = False
+    ) -> None:
+        self._model = weakref.ref(model)
+        self.arena = place
+        self.batch, self.capacity = batch, cache_len + 1
+        self.is_choosing = is_choosing
+        device = model.device
+        config = model.config.get_text_config(decoder=True)
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.position = zeros(1)
+        self.cache = FixedCache(config, cache_len, CachePosition(self.position))
+        self.token, self.position_ids = zeros(batch, 1), zeros(batch, 1)
+        self.history = zeros(batch, self.capacity)
+        self.mask = zeros(batch, self.capacity, dtype=torch.bool)
+        self.ignored, self.unfinished = zeros(batch), zeros(batch)
+        self.alive = zeros(self.capacity)
+        """By token index: 0 if all rows were finished with that token."""
+        self.logits = zeros(0)
+        """[batch, vocabulary] float32; the vocabulary size is that of the prompt's scores."""
+        self.in_window = torch.arange(self.cache.window, device=device) - (self.cache.window - 1)
+        self.alive_seen = torch.zeros(self.capacity, dtype=torch.int64, pin_memory=True)
+        self.tokens_seen = torch.zeros(self.capacity, batch, dtype=torch.int64, pin_memory=True)
+        self.forwards: dict[bool, Graphed] = {}
+        self.choices: OrderedDict[Any, Graphed] = OrderedDict()
+        self.extras: dict[str, Any] = {}
+        """Plain arguments that the model gets in every step."""
+        self.has_positions = True
+        self.counts = counts
+
+    @property
+    def model(self) -> Any:
+        """The model; kept alive by the caller of its generate."""
+        return self._model()
+
+    # -- the two parts of a step --------------------------------------------------------------------
+
+    def forward(self) -> None:
+        """Read the token; compute the scores of the next one."""
+        self.cache.place.is_decoding = True
+        try:
+            masks = to_add(self)
+            inputs = {**self.extras, "input_ids": self.token, CACHE: self.cache, "attention_mask": masks}
+            if self.has_positions:
+                inputs["position_ids"] = self.position_ids
+            scores = self.model(**inputs, return_dict=True).logits
+        finally:
+            self.cache.place.is_decoding = False
+        self.logits.copy_(scores[:, -1])
+
+    def choose(self, choice: TokenChoice, scores: Tensor) -> None:
+        """Pick the next token and store it everywhere."""
+        self.position.add_(1)
+        self.position_ids.add_(1)
+        if self.is_choosing:
+            tokens = kernels.sample(scores) if choice.do_sample else kernels.greedy(scores)
+        elif choice.do_sample:
+            tokens = torch.multinomial(torch.nn.functional.softmax(scores, dim=-1), num_samples=1).squeeze(1)
+        else:
+            tokens = torch.argmax(scores, dim=-1)
+        if choice.pad is not None:
+            tokens = tokens * self.unfinished + choice.pad * (1 - self.unfinished)
+        self.token.copy_(tokens[:, None])
+        self.history.index_copy_(1, self.position, self.token)
+        if choice.eos is not None:
+            self.unfinished.copy_(self.unfinished & ~choice.eos(self.token, None))
+            self.alive.index_copy_(0, self.position, self.unfinished.max()[None])
+
+    # -- a call -------------------------------------------------------------------------------------
+
+    def generate(self, request: Request) -> Any:
+        """Answer one call of generate.
+
+        Returns:
+            The result of transformers' loop.
+        """
+        self.read_prompt(request)
+        loop = Loop(self, request)
+        length = request.input_ids.shape[1]
+        self.counts["calls"] += 1
+        with self.model._optimize_model_for_decode():
+            while True:
+                length += 1
+                self._next_token(request, loop, length)
+                if loop.is_over(length) or length >= request.max_length:
+                    break
+                self._step_forward()
+        length = loop.finish(length)
+        if request.streamer is not None:
+            request.streamer.end()
+        return self.history[:, :length].clone()
+
+    def read_prompt(self, request: Request) -> None:
+        """Fill the cache from the prompt, compute the scores of the first token, and initialize the other buffers."""
+        ids, kwargs = request.input_ids, request.model_kwargs
+        n_prompt = ids.shape[1]
+        self.cache.reset()
+        inputs = self.model.prepare_inputs_for_generation(
+            ids, next_sequence_length=n_prompt, is_first_iteration=True, **kwargs | {CACHE: self.cache}
+        )
+        scores = self.model(**inputs, return_dict=True).logits[:, -1]
+        if self.logits.shape != scores.shape:
+            self.logits = torch.empty_like(scores, dtype=torch.float32, memory_format=torch.contiguous_format)
+        self.logits.copy_(scores)
+        self.cache.place.n_cached = n_prompt
+        # Filled with the prompt's last token: what a processor must ignore is at the prompt's beginning.
+        self.history.copy_(ids[:, -1:].expand_as(self.history))
+        self.history[:, :n_prompt] = ids
+        self.mask.fill_(True)
+        if kwargs.get("attention_mask") is not None:
+            self.mask[:, :n_prompt] = kwargs["attention_mask"]
+        if request.choice.ignored is not None:
+            self.ignored.copy_(request.choice.ignored)
+        self.position.fill_(n_prompt - 1)
+        self.unfinished.fill_(1)
+        given = kwargs.get("position_ids")
+        if given is not None:
+            self.position_ids.copy_(given[:, -1:].expand_as(self.position_ids))
+        extras = {name: value for name, value in kwargs.items() if name not in _OURS}
+        has_positions = given is not None
+        if (extras, has_positions) != (self.extras, self.has_positions):
+            self.forwards.clear()
+            self.extras, self.has_positions = extras, has_positions
+
+    def _step_forward(self) -> None:
+        is_full = self.cache.place.is_full = self.cache.full_windows
+        part = self.forwards.get(is_full)
+        if part is None:
+            name = f"{type(self.model).__name__}, one token of {self.batch} rows"
+            part = self.forwards[is_full] = self._part(self.forward, name)
+        part()
+        self.cache.place.n_cached += 1
+
+    def _next_token(self, request: Request, loop: Loop, length: int) -> None:
+        """Choose the token that makes the rows ``length`` long."""
+        choice, n_seen = request.choice, length - 1
+        if choice.outside:
+            self.choose(choice, choice.processors(self.history[:, :n_seen].clone(), self.logits.clone()))
+            return
+        if loop.part is None or n_seen in loop.key_changes_at:
+            key = choice.key(n_seen)
+            loop.part = self.choices.get(key)
+            if loop.part is None:
+                loop.part = self.choices[key] = self._part(
+                    lambda: self.choose(choice, choice.scores(self.history, n_seen, self.logits, self.ignored)),
+                    f"{type(self.model).__name__}, the choice of a token",
+                )
+            self.choices.move_to_end(key)
+            while len(self.choices) > MAX_CHOICES:
+                self.choices.popitem(last=False)
+        loop.part()
+
+    def _part(self, fn: Callable[[], None], name: str) -> Graphed:
+        """A function over the decoder's own buffers, which first runs eagerly, then as a graph."""
+        return Graphed(fn, Options(assume_pure=True), name=name)
+
+    @property
+    def is_warm(self) -> bool:
+        """True if the next step of the model needs no capture first."""
+        part = self.forwards.get(self.cache.full_windows)
+        return part is not None and bool(part.graphs or part.why_eager)
+
+    def report(self) -> dict[str, Any]:
+        """Sizes, what is captured, and why the rest is not."""
+        parts = [*self.forwards.values(), *self.choices.values()]
+        held = [t for layer in self.cache.layers if layer.is_initialized for t in (layer.keys, layer.values)]
+        return {
+            "batch": self.batch,
+            "cache_len": self.capacity - 1,
+            "cache_bytes": sum(tensor.numel() * tensor.element_size() for tensor in held),
+            "forwards": sum(bool(part.graphs) for part in self.forwards.values()),
+            "nodes": [sum(map(_n_nodes, part.graphs)) for part in self.forwards.values()],
+            "choices": sum(bool(part.graphs) for part in self.choices.values()),
+            "why_eager": sorted({part.why_eager for part in parts if part.why_eager}),
+        }
+
+
+def _n_nodes(graph: Any) -> int:
+    """Nodes of a graph, as far as they can be counted."""
+    return sum(segment.n_nodes or 0 for segment in graph._program.segments)

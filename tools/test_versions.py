@@ -9,7 +9,8 @@ TORCH_INDEX_URL, and what the tests import. One takes 3 to 6 GB; where the disk 
 longest ago go, down to one. Each engine's version is installed into a folder that stands first on the path of the
 Python that runs this. ``--quick`` runs QUICK alone, under this Python unless others are named, as CI does with 2.11.
 
-What a run gave is a row of docs/versions.json, with its commit; the page is made of all rows.
+What a run gave is a row of docs/versions.json, with its commit; the page is made of all rows. With each torch
+benchmarks/bench_modules.py runs too, in the simulator: a module whose values are wrong, or that raises, is a failure.
 """
 
 from __future__ import annotations
@@ -218,23 +219,33 @@ def _run(asked: argparse.Namespace, about: Row, python: Path, more: dict[str, st
     report = asked.folder / f"{about.pop('name')}.xml"
     report.unlink(missing_ok=True)
     began = time.monotonic()
-    command = [
-        python,
-        "-m",
-        "pytest",
-        "-p",
-        "tests.progress",
-        "-p",
-        "no:cacheprovider",
-        f"--junitxml={report}",
-        *tests,
-    ]
+    command = [python, "-m", "pytest", "-p", "tests.progress", "-p", "no:cacheprovider", f"--junitxml={report}"]
     subprocess.run([*command, *tests], env=environment, cwd=ROOT, check=False)
     row = {**about, "minutes": round((time.monotonic() - began) / 60, 1), **_counted(report)}
+    if about["what"] == "torch" and not asked.tests:
+        row["modules"], bad = _modules(python, report.with_suffix(".modules.json"), environment)
+        row["failed"] += bad
     print(f"test_versions: {row['passed']} passed, {len(row['failed'])} failed, {row['skipped']} skipped", flush=True)
     if not asked.tests and not asked.no_row:
         _write(row)
     return row
+
+
+def _modules(python: Path, written: Path, environment: dict[str, str]) -> tuple[str, list[str]]:
+    """Of the ordinary modules, how many cost more CPU than eager; and those that are wrong or raise."""
+    written.unlink(missing_ok=True)
+    what = [ROOT / "benchmarks" / "bench_modules.py", "--simulate", "--reps", "5", "--peers", "eager,graphed"]
+    subprocess.run([python, *what, "--write", written], env=environment, cwd=ROOT, check=False)
+    if not written.exists():
+        return "-", ["bench_modules: it did not end"]
+    found = json.loads(written.read_text(encoding="utf-8"))
+    bad = [
+        f"bench_modules::{each['module']}-{each['mode']}"
+        for each in found["figures"]
+        if each["peers"]["graphed"]["is_right"] is not True
+    ]
+    above = [f"{count['above eager']} of {count['modules']}" for count in found["counted"].values()]
+    return "; ".join(above), bad
 
 
 def _commit() -> str:
@@ -286,14 +297,17 @@ def _page(rows: list[Row]) -> Iterator[str]:
         "Written by `make test-versions` from `versions.json`. All runs were in the simulator, on a CPU, and compare",
         "results and tokens with eager execution. Other versions are not refused: see [engines](engines.md). A",
         "commit with a plus had changes that were not committed yet. The figures of [GPUs](evidence.md) are",
-        "of torch 2.11, where their files name no other.",
+        "of torch 2.11, where their files name no other. Dearer: of the ordinary modules of",
+        "`benchmarks/bench_modules.py`, those whose call costs more of the CPU by a graph than eagerly, in",
+        "the simulator, where the CPU computes as well; without gradients, then with.",
         "",
-        "| What | Version | torch | Python | Tests | Passed | Failed | Skipped | Commit | Date |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| What | Version | torch | Python | Tests | Passed | Failed | Skipped | Dearer | Commit | Date |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     )
     for one in rows:
-        names = ("what", "version", "torch", "python", "tests", "passed", "failed", "skipped", "commit", "date")
-        cells = {**one, "failed": len(one["failed"])}
+        names = ("what", "version", "torch", "python", "tests", "passed", "failed", "skipped", "modules", "commit")
+        names += ("date",)
+        cells = {"modules": "-", **one, "failed": len(one["failed"])}
         yield f"| {' | '.join(str(cells[name]) for name in names)} |"
     if any(one["failed"] for one in rows):
         yield from ("", "What failed:", "")

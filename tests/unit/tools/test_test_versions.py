@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_a_row_takes_the_place_of_the_same_pair_alone(tool):
     pairs = [(each["version"], each["python"]) for each in json.loads(tool.ROWS.read_text())]
     assert pairs == [("2.9.1", "3.12.1"), ("2.11.0", "3.12.2"), ("2.11.0", "3.13.0")]
     page = tool.PAGE.read_text()
-    assert "| torch | 2.11.0 | 2.11.0+cpu | 3.12.2 | all | 3 | 0 | 1 | 5678abcd | 2026-11-28 |" in page
+    assert "| torch | 2.11.0 | 2.11.0+cpu | 3.12.2 | all | 3 | 0 | 1 | - | 5678abcd | 2026-11-28 |" in page
     assert "test_x" not in page
 
 
@@ -57,6 +58,21 @@ def test_a_report_without_an_end_is_a_failure(tool, tmp_path):
         "</testsuite></testsuites>"
     )
     assert tool._counted(report) == {"passed": 1, "skipped": 1, "failed": ["test_a::two"]}
+
+
+def test_a_module_that_is_wrong_or_raises_is_a_failure_and_a_dear_one_is_counted(tool, tmp_path):
+    figures = [("linear", True), ("lstm", False), ("gru", None)]
+    found = {
+        "figures": [{"module": m, "mode": "eval", "peers": {"graphed": {"is_right": right}}} for m, right in figures],
+        "counted": {"eval": {"modules": 3, "above eager": 1}},
+    }
+    written = tmp_path / "modules.json"
+    assert tool._modules(sys.executable, written, {}) == ("-", ["bench_modules: it did not end"])
+    (tmp_path / "benchmarks").mkdir()
+    program = f"import sys; open(sys.argv[-1], 'w').write({json.dumps(found)!r})"
+    (tmp_path / "benchmarks" / "bench_modules.py").write_text(program)
+    bad = ["bench_modules::lstm-eval", "bench_modules::gru-eval"]
+    assert tool._modules(sys.executable, written, {}) == ("1 of 3", bad)
 
 
 def test_room_is_made_from_what_was_used_longest_ago(tool, monkeypatch, tmp_path):

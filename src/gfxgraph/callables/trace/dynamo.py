@@ -486,7 +486,8 @@ class Frontend:
                 self._given_up.add(frame.f_code)
             return
         if frame.f_code is self._root.__code__:
-            self.n_traces += not local.is_tracing
+            # torch 2.9 traces a world again where a capture begins: a guard compares what a recorder changes.
+            self.n_traces += not (local.is_tracing or local.is_raw)
             self._entries.append(_Entry(guarded.guard_manager, [found for found, _ in self.graphs[n_before:]]))
         code = {frame.f_code, *(each for found, _ in self.graphs[n_before:] for each in found.code)}
         scope = {"G": frame.f_globals, "L": frame.f_locals}

@@ -296,7 +296,7 @@ def _of_generator(original: Callable[..., object]) -> Callable[..., object]:
         on_host = self.device.type == "cpu"
         if session is None:
             return original(self, *args, **kwargs)
-        if asked_by(torch_names.OF_DYNAMO):  # around a trace, which draws nothing; torch itself refuses to, of a device's
+        if asked_by(torch_names.OF_DYNAMO):  # around a trace, which draws nothing; torch itself refuses a device's
             return original(self, *args, **kwargs) if on_host else torch.zeros(16, dtype=torch.uint8)
         row = f"torch{'' if on_host else '.cuda'}.{'get' if reads else 'set'}_rng_state"
         if reads:
@@ -304,6 +304,7 @@ def _of_generator(original: Callable[..., object]) -> Callable[..., object]:
         # Code that has just been compiled seeds generators of its own, once for all calls, and none is to be undone.
         is_compilers = asked_by(torch_names.OF_AOT)
         saving = [] if is_compilers else [session.rollback.save_states]
+
         def act() -> object:
             if saving:  # by now no segment is open, in which torch gives the offset within the graph
                 saving.pop()([self])

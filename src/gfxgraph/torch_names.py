@@ -90,6 +90,7 @@ TABLE = {
         torch._C._set_fwd_grad_enabled
         torch._VF
         torch._dynamo.convert_frame.FRAME_COUNTER loaded live
+        torch._dynamo.guards.CheckFunctionManager loaded
         torch._dynamo.convert_frame.input_codes loaded
         torch._inductor.output_code.CompiledFxGraph loaded
         torch._inductor.runtime.static_cuda_launcher.StaticallyLaunchedCudaKernel loaded
@@ -305,8 +306,10 @@ CALLED_BY_PROGRAMS = tuple(
 )
 """Modules of torch's Python whose functions run as part of a program's; the others, we and its compiler call."""
 """How the modules of frames, modes and functions are called that are torch's and not the program's."""
-OF_DYNAMO = frozenset({"torch._dynamo.convert_frame", "torch._dynamo.utils"})
+OF_DYNAMO = "torch._dynamo.convert_frame", "torch._dynamo.utils"
 """The modules of which functions call torch's for random states around a trace."""
+OF_AOT = ("torch._functorch._aot_autograd.",)
+"""Those that seed a compiled region's own generators, at its first call."""
 OF_OBJECTS = frozenset(
     """_backward_hooks _base_vt _boxed_call _can_decompose _cdata _compiled_call_impl _destroy _forward_hooks
     _forward_pre_hooks _has_method _indices _init_fn _is_view _last_lr _lineno_map _maybe_opt_step

@@ -10,6 +10,8 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gfxgraph import torch_names
+
 pytestmark = pytest.mark.any_platform
 
 
@@ -202,4 +204,5 @@ def test_compiled_code_is_not_compiled_anew(capture):
         graph, y = capture(body)
         graph.replay()
         assert torch.equal(y, F.linear(x, w).sin())
-        assert len(n_compiled) == 1
+        # torch 2.9 once more for captures: its guards compare the thread's dispatch keys
+        assert len(n_compiled) == 1 + (torch_names.set_is_in_mode_without_ignore_compile_internals is None)

@@ -102,7 +102,7 @@ def test_after_a_few_calls_stay_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     f.reset()
     for _ in range(4):
         f(torch.ones(2, device="cuda"))
-    assert f.stats()["replays"] or "Dynamo cannot trace it" in f.stats()["pieces"]
+    assert f.stats()["replays"] >= 3
 
 
 @pytest.mark.parametrize("n_before", (0, 1, 2))
@@ -127,8 +127,8 @@ def test_the_programs_own_errors_come_out_once(n_before: int) -> None:
 
 @pytest.mark.parametrize("n", (500, 5000))
 def test_an_argument_nested_deep(n: int) -> None:
-    """An argument nested deeper than Python's calls may be runs eagerly; others of the same function have graphs,
-    unless Dynamo itself ran out of calls (Python 3.12): it leaves a function to Python for good then, which is counted.
+    """An argument nested deeper than Python's calls, or Dynamo's, may be runs eagerly, and others of the same function
+    have graphs.
     """
 
     f = gfxgraph.graphed(lambda tree, y: y * 2)
@@ -141,4 +141,4 @@ def test_an_argument_nested_deep(n: int) -> None:
     assert n == 500 or any("RecursionError" in why for why in f.stats()["eager"])
     for _ in range(4):
         assert f([x], x).tolist() == [2.0, 2.0]
-    assert f.stats()["replays"] or "Dynamo cannot trace it" in f.stats()["pieces"]
+    assert f.stats()["replays"] >= 3

@@ -211,13 +211,15 @@ class Worlds:
         stream = current if torch.is_grad_enabled() else arena.stream
         layouts = [_key_of(t) for t in call.tensors]
         world: World | None = None
+        untraceable = ""
         stream.wait_stream(current)
         try:
             with torch.cuda.stream(stream):
                 try:
                     result, world = front.trace(args, kwargs)
                 except Untraceable as error:  # Dynamo leaves the function to Python
-                    self._untraceable, result = error.args
+                    untraceable, result = error.args
+                    self._untraceable = "" if front.is_too_deep else untraceable
                 result = call.given_back(result, args, kwargs)
                 returned(call.kwargs, result)
         except Exception as error:
@@ -232,7 +234,7 @@ class Worlds:
             if tensor.is_cuda and tensor.layout is torch.strided:
                 used_on(tensor, current)
         if world is None:
-            self._pieces.count(self._untraceable, is_eager=False)
+            self._pieces.count(untraceable, is_eager=False)
             return result
         world.why_pieces = world.why_pieces or why or why_from_outside(world.tensors)
         world.why_eager = what_changed(layouts, [_key_of(t) for t in call.tensors]) or world.why_eager

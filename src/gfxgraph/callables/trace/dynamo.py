@@ -242,6 +242,8 @@ class Configured:
                 correct(changes, errors, seen)
                 made = self._callback(*args, **kwargs)
                 _keep_external()
+            if front is not None and errors and isinstance(errors[-1], RecursionError):
+                front.is_too_deep = True
             reason = getattr(made, "skip_reason", None)
             if reason and local.skipped is not None:
                 local.skipped.append(said(str(errors[-1])) if errors else reason)
@@ -437,6 +439,8 @@ class Frontend:
         self.seen: Seen = {}
         self._given_up: set[types.CodeType] = set()
         """Code that Dynamo leaves to Python from now on."""
+        self.is_too_deep = False
+        """Whether it does because an argument was nested deeper than its calls may be: others are traced."""
         self.keeps = WAITS if inspect.iscoroutinefunction(fn) else ""
         """Why no call may go through Dynamo any more: a new trace would see something else than the function does."""
         self.does_catch = False
@@ -486,7 +490,8 @@ class Frontend:
                 self._given_up.add(frame.f_code)
             return
         if frame.f_code is self._root.__code__:
-            self.n_traces += not local.is_tracing
+            # torch 2.9 traces a world again where a capture begins: a guard compares what a recorder changes.
+            self.n_traces += not (local.is_tracing or local.is_raw)
             self._entries.append(_Entry(guarded.guard_manager, [found for found, _ in self.graphs[n_before:]]))
         code = {frame.f_code, *(each for found, _ in self.graphs[n_before:] for each in found.code)}
         scope = {"G": frame.f_globals, "L": frame.f_locals}
@@ -586,6 +591,10 @@ class Frontend:
         """
         with self._lock:
             self.n_traces += 1
+            if self.is_too_deep:
+                self.is_too_deep = False
+                torch_names.have_dynamo("DEFAULT", *self._given_up)
+                self._given_up.clear()
             before = local.found, local.skipped
             was_tracing, local.is_tracing = local.is_tracing, True
             found: list[Found] = []
@@ -616,6 +625,7 @@ class Frontend:
                     # Torch 2.11 does not report skipping a frame that does nothing; it counts it as done.
                     is_idle = not found and counters["graph_break"] == breaks and failed[0] == failed[1]
                     why = skipped[0].splitlines()[0] if skipped else IDLE if is_idle else "Dynamo cannot trace it"
+                    self.n_traces -= self.is_too_deep
                     raise Untraceable(IDLE if "No ops traced" in why else why, result)
                 entry.has_world = True
                 broke = [why for why, n in counters["graph_break"].items() if n > breaks.get(why, 0)]

@@ -80,7 +80,7 @@ GROUPS = {
         "gradients are clipped by a number", lambda: tensor_reads.NUMBER_FUNCTIONS, _nothing_compiled
     ),
     "optimizers": Names("a replay would repeat a first step", optimizers.targets, _always),
-    "compiled": Names("compiled code reads what no mode sees", overloads.compiled_targets, overloads.has_inductor),
+    "compiled": Names("compiled code reads what no mode sees", overloads.compiled_targets, overloads.has_compiled),
     "collectives": Names("a split ends what a wait waits for", streams.targets, streams.are_used),
     "draws": Names("the generator is the capture's alone", random_generators.drawing_targets, _has_threads),
     "memory": Names("host memory that holds values of the device", lambda: tensor_reads.MEMORY, _never),

@@ -280,14 +280,35 @@ def has_compiled_nothing() -> bool:
     return not torch_names.FRAME_COUNTER
 
 
-def has_inductor() -> bool:
+def has_compiled() -> bool:
     """Whether compiled code may run in a capture."""
-    return torch_names.CompiledFxGraph is not None
+    return torch_names.CompiledFxGraph is not None or not has_compiled_nothing()
 
 
 def compiled_targets() -> Targets:
-    """What runs a graph that Inductor has compiled: its kernels read memory that no operation names."""
-    return {"compiled": (torch_names.CompiledFxGraph, "__call__", _run_compiled)}
+    """What runs a graph that Inductor has compiled: its kernels read memory that no operation names.
+
+    And what makes guards: those of torch 2.9 compare the thread's dispatch keys, a recorder's among them, but are
+    made without it. They would fail, and the code be compiled anew, in every capture.
+    """
+    run, guards = torch_names.CompiledFxGraph, torch_names.CheckFunctionManager
+    found = {"compiled": (run, "__call__", _run_compiled), "guards": (guards, "__init__", _make_guards)}
+    if torch_names.set_is_in_mode_without_ignore_compile_internals is not None:
+        del found["guards"]
+    return {short: each for short, each in found.items() if each[0] is not None}
+
+
+def _make_guards(manager: Any, *args: Any, **kwargs: Any) -> None:
+    session = process.active_session()
+    if session is None:
+        return STOCK["guards"](manager, *args, **kwargs)  # type: ignore[no-any-return]
+    was, session.recorder.paused = session.recorder.paused, True
+    torch_names._push_mode(session.recorder)
+    try:
+        return STOCK["guards"](manager, *args, **kwargs)  # type: ignore[no-any-return]
+    finally:
+        torch_names._pop_mode()
+        session.recorder.paused = was
 
 
 def _run_compiled(graph: Any, inputs: Any) -> Any:

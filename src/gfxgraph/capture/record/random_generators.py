@@ -221,17 +221,16 @@ def _is_on_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 # -- the states of the device's generators ---------------------------------------------------------------
 
 
-def asks_dynamo() -> bool:
-    """True if the first caller outside torch's functions for states is Dynamo and this thread is capturing."""
+def asked_by(modules: tuple[str, ...]) -> bool:
+    """True if the first caller outside torch's functions for states is of these modules, in this thread's capture."""
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_globals.get("__name__") in _ON_THE_WAY:
         frame = frame.f_back
     caller = frame.f_globals.get("__name__", "") if frame is not None else ""
-    return caller in _COMPILER and torch.cuda.is_current_stream_capturing()
+    return caller.startswith(modules) and torch.cuda.is_current_stream_capturing()
 
 
 _ON_THE_WAY = frozenset({__name__, "torch.cuda", "torch.cuda.random", "torch.random"})
-_COMPILER = frozenset(torch_names.OF_DYNAMO)
 
 
 def shield_from_dynamo() -> None:
@@ -297,19 +296,21 @@ def _of_generator(original: Callable[..., object]) -> Callable[..., object]:
         on_host = self.device.type == "cpu"
         if session is None:
             return original(self, *args, **kwargs)
-        if asks_dynamo():  # around a trace, which draws nothing; torch itself refuses to, of a device's
+        if asked_by(torch_names.OF_DYNAMO):  # around a trace, which draws nothing; torch itself refuses a device's
             return original(self, *args, **kwargs) if on_host else torch.zeros(16, dtype=torch.uint8)
         row = f"torch{'' if on_host else '.cuda'}.{'get' if reads else 'set'}_rng_state"
         if reads:
             return session.values.generator_state(lambda: original(self), row)
-        saving = [session.rollback.save_states]
+        # Code that has just been compiled seeds generators of its own, once for all calls, and none is to be undone.
+        is_compilers = asked_by(torch_names.OF_AOT)
+        saving = [] if is_compilers else [session.rollback.save_states]
 
         def act() -> object:
             if saving:  # by now no segment is open, in which torch gives the offset within the graph
                 saving.pop()([self])
             return original(self, *args, **kwargs)
 
-        return session.host_call(row, act)
+        return session.host_call(row, act, repeat=not is_compilers)
 
     return method
 

@@ -75,6 +75,7 @@ def test_python_runs_as_pasted(page, place, monkeypatch, capsys):
     importlib.import_module("gfxgraph.compile.backend").register()  # by an entry point, where gfxgraph is installed
     if page.endswith("engines.md"):
         _stand_ins(monkeypatch)
+        pytest.importorskip("onnx")
         exec(ONNX, {})
     for number, (kind, _, text) in enumerate(blocks):
         if kind != "python":

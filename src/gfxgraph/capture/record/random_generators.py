@@ -215,7 +215,10 @@ def _is_on_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
     if tensors:
         return any(tensor.is_cuda for tensor in tensors)
-    return torch.get_default_device().type == "cuda"
+    try:
+        return torch.get_default_device().type == "cuda"
+    except AttributeError:  # torch 2.9, once set_default_device(None) was called
+        return False
 
 
 # -- the states of the device's generators ---------------------------------------------------------------

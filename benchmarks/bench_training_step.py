@@ -184,15 +184,15 @@ def parts(graphed, batch, reps):
         "forward: launch": lambda: gradients.replay(pair._forward),
         "forward: fill": lambda: pair._fill(given),
         "forward: allocate": pair._fresh,
-        "forward: copy results": lambda: gradients._copy(results, pair.made),
+        "forward: copy results": lambda: pair._copy_out(results),
         "backward: inside it": has_run,
-        "backward: run": lambda: pair.backwards[(True,) * len(grads)](grads),
+        "backward: run": lambda: pair.backwards[pair._all](grads, True),
         "copy_ of one": lambda: seed.copy_(out.detach()),
         "saved tensors": lambda: node.saved_tensors,
     }
     for name, way in timed.items():
         with torch.no_grad() if "inside" in name or "copy" in name or "fill" in name else contextlib.nullcontext():
-            way()
+            before, results = pair.run_forward(given)  # the last one: no other has to be restored
             print(f"  {name:32} {statistics.median(cpu_us(way) for _ in range(4 * reps)):8.1f}", flush=True)
     found = pair.run_backward(before, saved, grads)
     print("  strides of gradients and inputs", [(g.stride(), t.stride()) for g, t in zip(found[1:], given) if g is not None])

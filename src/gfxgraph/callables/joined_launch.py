@@ -17,6 +17,7 @@ and alignments. If it is not available, or a launch is refused, torch copies. Bo
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,51 @@ class CopyLaunches:
         why = "a launch of the copying kernel was refused; torch copied"
         self._state.report("copy_refused", why, level=logging.INFO)
         copy_all(targets, sources)
+
+
+class FixedCopies:
+    """Copies between tensors of a graph, whose addresses are fixed, and a call's, which have their layout.
+
+    Args:
+        launches: makes the launches; where there is no kernel, torch copies.
+        fixed: the graph's.
+        is_into: the graph's are the targets.
+    """
+
+    def __init__(
+        self, launches: CopyLaunches, kernel: CopyKernel | None, fixed: Sequence[Tensor], *, is_into: bool
+    ) -> None:
+        self._launches, self._fixed, self._is_into = launches, fixed, is_into
+        light = [i for i, t in enumerate(fixed) if kernel is not None and takes(t, t)]
+        self._rest = [i for i in range(len(fixed)) if i not in light]
+        self._prepared: list[tuple[Any, PreparedCopies, list[int]]] = []
+        for at in range(0, len(light), MOST):
+            which = light[at : at + MOST]
+            assert kernel is not None
+            copies = launches.prepare(kernel, [part(fixed[i], fixed[i]) for i in which])
+            self._prepared.append((struct.Struct(f"={len(which)}Q").pack_into, copies, which))
+        self._offset = 0 if is_into else 8 * MOST
+
+    def __call__(self, tensors: Sequence[Tensor]) -> None:
+        """Copy, on the stream of the launches."""
+        for pack, copies, which in self._prepared:
+            pack(copies.words, self._offset, *[tensors[i].data_ptr() for i in which])
+            if copies.launch():
+                self._launches.refused(*self._pairs(tensors, which))
+        if self._rest:
+            self.by_torch(tensors, self._rest)
+
+    def by_torch(self, tensors: Sequence[Tensor], which: Sequence[int] | None = None) -> None:
+        """Copy tensors of any layout, on the current stream; where gradients are off."""
+        targets, sources = self._pairs(tensors, range(len(self._fixed)) if which is None else which)
+        if len(targets) == 1:
+            targets[0].copy_(sources[0])
+        elif targets:
+            copy_all(targets, sources)
+
+    def _pairs(self, tensors: Sequence[Tensor], which: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
+        fixed, given = [self._fixed[i] for i in which], [tensors[i] for i in which]
+        return (fixed, given) if self._is_into else (given, fixed)
 
 
 def takes(target: Tensor, source: Tensor) -> bool:

@@ -195,7 +195,10 @@ def parts(graphed, batch, reps):
             before, results = pair.run_forward(given)  # the last one: no other has to be restored
             print(f"  {name:32} {statistics.median(cpu_us(way) for _ in range(4 * reps)):8.1f}", flush=True)
     found = pair.run_backward(before, saved, grads)
-    print("  strides of gradients and inputs", [(g.stride(), t.stride()) for g, t in zip(found[1:], given) if g is not None])
+    print(
+        "  strides of gradients and inputs",
+        [(g.stride(), t.stride()) for g, t in zip(found[1:], given) if g is not None],
+    )
 
 
 def main():

@@ -47,6 +47,11 @@ def named_by(function: FunctionType) -> Iterator[object]:
     yield from (held[name] for name in function.__code__.co_names if name in held)
 
 
+def never(args: Args, kwargs: Kwargs) -> Any:
+    """The fast path of a callable that has none yet."""
+    return MISS
+
+
 class RunEagerly(Exception):
     """Raised for a call that the function itself must run.
 

@@ -41,11 +41,10 @@ from gfxgraph import torch_names
 from gfxgraph.callables.arena import Arena, arena_of, capture_graph, carries, draws, replay, writes_of, written_inputs
 from gfxgraph.callables.captured import CapturedCallable, label_of
 from gfxgraph.callables.fast_path import Writer
-from gfxgraph.callables.graphed import never
 from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, is_dense
 from gfxgraph.callables.joined_launch import CopyLaunches, FixedCopies, copy_kernel
 from gfxgraph.callables.outputs import builder
-from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten, twins_of
+from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten, never, twins_of
 from gfxgraph.callables.trace.dynamo import local
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.rollback import Rollback
@@ -60,6 +59,23 @@ MAX_BACKWARDS = 4
 MAX_WAIT = 1024
 """Most calls to wait before another fast path is made, where the last ones served none."""
 _OVER_CAP = "a capture would exceed the memory limit"
+
+
+class _Warmth(threading.local):
+    """Whether this thread has run such calls eagerly already: then the next one is captured."""
+
+    is_given = False
+
+    @contextmanager
+    def given(self) -> Iterator[None]:
+        self.is_given = True
+        try:
+            yield
+        finally:
+            self.is_given = False
+
+
+warmth = _Warmth()
 
 
 class Gradients(CapturedCallable):
@@ -133,7 +149,7 @@ class Gradients(CapturedCallable):
         given = [inputs[i] for i in self.at]
         if self.why_eager:
             raise RunEagerly(self.why_eager)
-        if not self._is_warm:  # a warm-up for the libraries of its kernels
+        if not self._is_warm and not warmth.is_given:  # a warm-up for the libraries of its kernels
             self._is_warm = True
             raise RunEagerly("warm-up")
         arena = arena_of(bridge.process_for_callables(), given[0].get_device())

@@ -24,7 +24,7 @@ from gfxgraph import torch_names
 from gfxgraph.callables.inputs import dim_order
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, storage_address
 from gfxgraph.core.constants import NotConstant, constant_key
-from gfxgraph.errors import CaptureError
+from gfxgraph.errors import CaptureError, GfxGraphError
 
 TENSOR = "T"
 NEEDS_GRADIENTS = "its result needs gradients"
@@ -61,7 +61,7 @@ class RunEagerly(Exception):
         for_good: later calls of this kind will have the same reason.
     """
 
-    def __init__(self, why: str, error: CaptureError | None = None, *, for_good: bool = False) -> None:
+    def __init__(self, why: str, error: GfxGraphError | None = None, *, for_good: bool = False) -> None:
         super().__init__(why)
         self.why = why
         self.error = error

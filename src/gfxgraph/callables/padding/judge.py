@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
 from gfxgraph.callables.captured import Padded, Route
 from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.padding.rows import DimVerdict, PaddingRefusal, Trace, rows_independent
+from gfxgraph.callables.padding.rules import Cause, Why
 from gfxgraph.callables.signature import NEEDS_GRADIENTS, Args, Call, Kwargs, NotATree, flatten, replace
 from gfxgraph.callables.trace.dynamo import Calls, Frontend, returned
 from gfxgraph.callables.trace.world import World
@@ -98,7 +99,7 @@ class Judge:
 
     def explain(self) -> list[str]:
         """One line for each dim that may be padded."""
-        found = [each for each in self._known.values() if isinstance(each, PaddingNeeds)]
+        found = [each for each in self._known.values() if isinstance(each, PaddingNeeds) and each.backward is None]
         last = " with a repetition of the last row"
         lines = [f"{n} may be padded{last * v.needs_last}: no row reaches another" for v in found for n in v.dims]
         return list(dict.fromkeys(lines))
@@ -146,6 +147,10 @@ class Judge:
         found = self._verdict(call, copies, dims, bucketed)
         if isinstance(found, PaddingRefusal):
             raise found
+        for node in (node for part in call.world.found.graph.modules() for node in _nodes(part)):
+            if "autograd_function_apply" in str(node.target):
+                cause = Cause("a custom autograd function", node.meta.get("stack_trace"), Why.OWN)
+                raise PaddingRefusal.by(cause).named(found.dims[0])
         if found.backward is not None:
             raise found.backward
         if found.written or call.world.written:
@@ -288,8 +293,8 @@ class Judge:
             written |= {places[each] for each in found[-1].written if each in places}
             sizes[name] = bucket
         mixing = next((each.backward for each in found if each.backward is not None), None)
-        refusal = PaddingRefusal.by(mixing).named(padded[0]) if mixing is not None else None
-        return PaddingNeeds(tuple(padded), any(each.needs_last for each in found), tuple(sorted(written)), refusal)
+        refused = PaddingRefusal.by(mixing).named(padded[0]) if mixing is not None else None
+        return PaddingNeeds(tuple(padded), any(each.needs_last for each in found), tuple(sorted(written)), refused)
 
     def _traced(
         self, call: Call, world: World | None, dims: Named, sizes: Mapping[str, int]
@@ -329,6 +334,10 @@ def _computes_sizes(world: World) -> bool:
     nodes = [n for n in world.found.graph.graph.nodes if n.op == "call_function"]
     made = [n.meta.get("example_value") for n in nodes if n.target not in (operator.add, operator.mul)]
     return any(isinstance(each, torch.SymInt | torch.SymFloat | torch.SymBool) for each in made)
+
+
+def _nodes(module: Any) -> Iterable[Any]:
+    return module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
 
 
 def _hint(node: Any) -> Any:

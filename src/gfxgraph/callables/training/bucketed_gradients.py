@@ -8,11 +8,11 @@ own rows are handed out, both by operations that autograd knows: so the gradient
          ── backward: no operation mixes rows in it alone ┴─> pad ── forward and backward graph ── cut
          └─ refused: a graph for each size, and why
 
-Why the backward needs no trace of its own: where each row of a result depends on its own row of the arguments, and on
-what has no rows, the Jacobian has a block for each row. Its transpose has, too: no gradient of a row depends on
-another row, and one of what has no rows (weights) is a sum over rows, to which a padded row adds its block times zero.
-That is zero, for padding repeats the last row: its block is finite where that row's is. An operation whose backward is
-not the transpose of its forward is named by rules.py; so is a function that brings a backward of its own.
+Why the backward needs no trace of its own: where each row of a result depends on its own row of the arguments and
+on what has no rows, the Jacobian has a block for each row, and so has its transpose. No gradient of a row depends on
+another row; one of what has no rows (weights) is a sum over rows, to which a padded row adds its block times zero.
+That is zero, for padding repeats the last row: its block is finite where that row's is. An operation whose backward
+is not the transpose of its forward is named by rules.py, and so is a function that brings a backward of its own.
 
 The first call of a bucket is also run as it is and padded, forward and backward, and compared: the second line.
 Source: decision 0340; tests/conformance/test_training_buckets.py.
@@ -21,7 +21,8 @@ Source: decision 0340; tests/conformance/test_training_buckets.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -189,15 +190,29 @@ class BucketedGradients:
         if bucketed is None:
             return _Way(), self._dims.declared is not None
         if not bucketed.is_padded:
-            return _Way(), True
+            return self._as_it_is(call), True
         try:
             return self._judged(call, bucketed), True
         except PaddingRefusal as refusal:
             why = f"{REFUSED}: {refusal.reason}"
-            error = self._judge.refused(refusal, bucketed) if refusal.is_final else None
-            if self._strict and error is not None:
-                raise RunEagerly(why, error) from None
+            noted = self._judge.refused(refusal, bucketed) if refusal.is_final else None
+            if self._strict and noted is not None:
+                raise RunEagerly(why, noted) from None
             return _Way(why=f"{why}; each size has graphs of its own"), refusal.is_final
+
+    def _as_it_is(self, call: Call) -> _Way:
+        """A call of a bucket's own size: run once before it is captured, unless that would have an effect."""
+        if call.world.written:
+            return _Way()
+        with suppress(torch.OutOfMemoryError, RuntimeError), _drawing_nothing(call.device):
+            own = _Run(self._judge.run_raw(call.args, call.kwargs))
+            torch.autograd.grad(own.ends, self._wanted(call), _seeds(own.ends), allow_unused=True)
+        return _Way([None] * len(call.tensors))
+
+    @staticmethod
+    def _wanted(call: Call) -> list[Tensor]:
+        """What gradients are compared of: not of tensors with hooks, which a comparison would run."""
+        return [t for t in (*call.tensors, *call.world.tensors) if t.requires_grad and not t._backward_hooks]
 
     def _judged(self, call: Call, bucketed: Bucketed) -> _Way:
         """How the bucket serves the call.
@@ -228,14 +243,13 @@ class BucketedGradients:
         Raises:
             PaddingRefusal: they differ.
         """
-        state = Rollback((), (torch.default_generator, torch.cuda.default_generators[call.device]))
-        run = self._judge.run_raw
-        wanted = [t for t in (*call.tensors, *call.world.tensors) if t.requires_grad and not t._backward_hooks]
+        run, wanted = self._judge.run_raw, self._wanted(call)
         try:
-            own = _Run(run(call.args, call.kwargs))
-            state.put_back()
+            with _drawing_nothing(call.device):
+                own = _Run(run(call.args, call.kwargs))
             args, kwargs, padded = self._padded(way, call.args, call.kwargs, call.tensors)
-            other = _Run(run(args, kwargs))
+            with _drawing_nothing(call.device):
+                other = _Run(run(args, kwargs))
             rows = _rows(own, other, [*call.tensors, *padded], bucketed)
             seeds = [
                 torch.linspace(0.5, 1.5, t.numel(), device=t.device).view(t.size()).to(t.dtype) for t in own.ends
@@ -249,12 +263,25 @@ class BucketedGradients:
             if is_interrupt(error):
                 raise
             raise PaddingRefusal(f"the function fails on it: {type(error).__name__}: {first_line(error)}") from error
-        finally:
-            state.put_back()
         for one, two in zip(mine, theirs):
             if (one is None) != (two is None) or (one is not None and two is not None and not is_near(two, one)):
                 raise PaddingRefusal("a gradient differs from the one without padding")
         return rows
+
+
+@contextmanager
+def _drawing_nothing(device: int) -> Iterator[None]:
+    """Put the random generators back."""
+    state = Rollback((), (torch.default_generator, torch.cuda.default_generators[device]))
+    try:
+        yield
+    finally:
+        state.put_back()
+
+
+def _seeds(ends: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients of results, for a comparison: each element has one of its own."""
+    return [torch.linspace(0.5, 1.5, t.numel(), device=t.device).view(t.size()).to(t.dtype) for t in ends]
 
 
 class _Run:
@@ -313,7 +340,7 @@ def _cut(way: _Way, result: Any) -> Any:
     cuts = iter(way.cuts)
 
     def cut(tensor: Tensor) -> Tensor:
-        which = next(cuts)
+        which = next(cuts, ())
         for dim, n in which:
             tensor = tensor.narrow(dim, 0, n)
         return tensor.clone() if which else tensor

@@ -25,6 +25,7 @@ step (`Gradients.make_fast`). Source: decision 0303.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +43,7 @@ from gfxgraph.callables.arena import Arena, arena_of, capture_graph, carries, dr
 from gfxgraph.callables.captured import CapturedCallable, label_of
 from gfxgraph.callables.fast_path import Writer
 from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, is_dense
-from gfxgraph.callables.joined_launch import CopyLaunches, FixedCopies, copy_kernel
+from gfxgraph.callables.joined_launch import CopiedReplay, CopyLaunches, FixedCopies, copy_kernel
 from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten, never, twins_of
 from gfxgraph.callables.trace.dynamo import local
@@ -262,23 +263,36 @@ class _Pair:
         self.needs = [t.requires_grad for t in self.made]
         # Only the results' memory is needed from here on, not their autograd history.
         self.made = [t.detach() for t in self.made]
-        self._fresh = _allocator(self.made)
-        self._copy_out = self._copies(self.made, is_into=False)
+        self._run = self._copied(
+            self._forward, functools.partial(replay, self._forward), self._copy_in, self.made, self.is_plain
+        )
+
+    def _copied(
+        self, graph: Any, run: Callable[[], None], into: FixedCopies, made: Sequence[Tensor], is_plain: bool
+    ) -> CopiedReplay:
+        """A graph's replay into new tensors like ``made``."""
+        back, can_join = self._copies(made, is_into=False), is_plain and not (draws(graph) or graph.is_opaque)
+        return CopiedReplay(self.arena, graph, run, into, back, _allocator(made), can_join)
 
     def _copies(self, fixed: Sequence[Tensor], *, is_into: bool) -> FixedCopies:
         return FixedCopies(self._launches, self._kernel, fixed, is_into=is_into)
 
-    def _on_this_stream(self) -> None:
-        """Have the copies launched on the current stream."""
+    def _on_this_stream(self) -> int:
+        """Have the copies launched on the current stream; return its handle."""
         device = self.arena.device_index
         stream = torch_names._cuda_getCurrentRawStream(device)
         if stream != self._launches.stream:
             self._launches.to(stream)
         if device not in self.arena.contexts.devices:
             self.arena.contexts.give(device)
+        return stream
+
+    def _moved(self, given: Sequence[Tensor]) -> list[Tensor]:
+        """What is copied into the graph's memory."""
+        return [given[k] if flat is None else _flat(given[k], flat) for k, flat in self._moving]
 
     def _fill(self, given: Sequence[Tensor]) -> None:
-        self._copy_in([given[k] if flat is None else _flat(given[k], flat) for k, flat in self._moving])
+        self._copy_in(self._moved(given))
 
     def _with(self, tensors: Sequence[Tensor]) -> list[Any]:
         """The function's inputs, these tensors among them."""
@@ -302,15 +316,10 @@ class _Pair:
         made = [k for k, grad in zip(at, found) if grad is not None]
         pick = itemgetter(-1, *[made.index(k) if k in made else -1 for k in range(len(self.statics))])
         sources = [grad for grad in found if grad is not None]
-        fresh, copy_out = _allocator(sources), self._copies(sources, is_into=False)
-        copy_in = self._copies(arriving, is_into=True)
+        replayed = self._copied(graph, graph.replay, self._copies(arriving, is_into=True), sources, graph.is_plain)
 
-        def run(came: list[Tensor], are_alike: bool) -> tuple[Any, ...]:
-            copy_in(came) if are_alike else copy_in.by_torch(came)
-            graph.replay()
-            gradients = fresh()
-            copy_out(gradients)
-            return pick((*gradients, None))
+        def run(came: list[Tensor], stream: int, are_alike: bool) -> tuple[Any, ...]:
+            return pick((*replayed(came, stream, are_alike=are_alike), None))
 
         return run
 
@@ -320,18 +329,14 @@ class _Pair:
         """Replay the forward; return what was before it, and results owned by the caller."""
         states = [generator.get_state() for generator in self._generators] if self._is_random else []
         carried = [t.clone() for t in self._carried]
-        self._on_this_stream()
-        self._fill(given)
-        replay(self._forward)
+        results = self._run(self._moved(given), self._on_this_stream())
         self._number += 1
-        results = self._fresh()
-        self._copy_out(results)
         return (self._number, states, carried), results
 
     def run_backward(self, before: _Before, saved: Sequence[Tensor], grads: Sequence[Any]) -> tuple[Any, ...]:
         """Replay the backward of a forward; return gradients owned by the caller, for each input."""
         came = list(compress(grads, self.needs))
-        self._on_this_stream()
+        stream = self._on_this_stream()
         are_alike = self._are_like_arriving(*came)
         arrivals = self._all if are_alike else tuple([grad is not None for grad in came])
         if not are_alike and any(grad is not None and is_one(grad) for grad in came for is_one in _BATCHED):
@@ -346,7 +351,7 @@ class _Pair:
                     self._fill(self._given(saved))
                     self._forward.replay()
                 self._number += 1
-            return self.backwards[arrivals]([grad for grad in came if grad is not None], are_alike)
+            return self.backwards[arrivals]([grad for grad in came if grad is not None], stream, are_alike)
         with self._as_then(before):
             return self._grad(saved, grads, create_graph=False)
 
@@ -403,8 +408,8 @@ class _Pair:
             now.put_back()
 
 
-_Backward = Callable[[list[Tensor], bool], tuple[Any, ...]]
-"""Given the gradients that arrive, and whether they are laid out as the graph's own."""
+_Backward = Callable[[list[Tensor], int, bool], tuple[Any, ...]]
+"""Given the gradients that arrive, the stream, and whether they are laid out as the graph's own."""
 _Before = tuple[int, list[Any], list[Tensor]]
 """A forward's number, the random states before it, and what it changed of what forwards depend on."""
 

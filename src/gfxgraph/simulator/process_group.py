@@ -56,9 +56,13 @@ def install(sim: Simulator) -> Callable[[], None]:
         return real(self, *timeout)
 
     kind.wait = wait
+    # It counts the iterations that DDP times, by events of a card that is not there.
+    reducer = torch.distributed.Reducer
+    prepare = reducer.prepare_for_forward
+    reducer.prepare_for_forward = lambda self: None
 
     def undo() -> None:
-        kind.wait = real
+        kind.wait, reducer.prepare_for_forward = real, prepare
         library._destroy()
 
     return undo
@@ -83,7 +87,7 @@ def _run(sim: Simulator, name: str, launched: _Launched, *args: object) -> Any:
         work = result[-1] if isinstance(result, tuple) else result
         torch.distributed.Work.unbox(work).wait()
 
-    done = torch_names._create_work_from_future(_finished())
+    done = torch_names._create_work_from_future(_finished(device))
     launch = functools.partial(sim.launch_opaque, f"sim::c10d::{name}", compute, *device)
     if _is_async(op._schema, args):
         launched.ended[done] = _on_a_stream_of_its_own(sim, launched, launch)
@@ -126,7 +130,10 @@ def _on_a_stream_of_its_own(sim: Simulator, launched: _Launched, launch: Callabl
     return ended
 
 
-def _finished() -> Any:
+def _finished(tensors: list[Tensor]) -> Any:
+    """A future as the CPU backend's: DDP's own hook, which is C++, takes the tensors out of it unasked."""
+    if tensors:
+        return torch.jit.fork(lambda: tensors)
     future: Any = torch.futures.Future()
     future.set_result(None)
     return future

@@ -66,7 +66,9 @@ def test_many_lengths_are_few_captures(buckets):
     stats = of.stats()
     # Four an octave from 7 to 31: 7, 10, 12, 14, 16, 20, 24, 28, 32.
     assert seen[0] == seen[-1] == (2 if buckets else 9), of.explain()
-    assert stats["eager"] == {"warm-up": 1} and stats["replays"] == 4 * len(lengths) - 1 and not stats["pieces"], of.explain()
+    assert stats["eager"] == {"warm-up": 1} and stats["replays"] == 4 * len(lengths) - 1 and not stats["pieces"], (
+        of.explain()
+    )
     assert "t may be padded: no row reaches another" in of.explain()
 
 

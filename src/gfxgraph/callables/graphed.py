@@ -37,6 +37,7 @@ from gfxgraph.callables.adaptive import Timed
 from gfxgraph.callables.arena import Arena, arena_of, kind_and_line, on_stream
 from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths, called, rules
 from gfxgraph.callables.captured import Captured, Options, Route, Shared, label_of
+from gfxgraph.callables.distributed import run_apart, why_apart
 from gfxgraph.callables.fast_path import make_eager, make_fast
 from gfxgraph.callables.inputs import Buffers, resized
 from gfxgraph.callables.padding.judge import Judge
@@ -172,6 +173,10 @@ class Graphed:
             self._with_gradients = BucketedGradients(
                 fn, self._name, self._dims, self._padding, self._worlds, self._slow_ways, options.strict
             )
+        why = why_apart(fn)
+        if why:
+            report = functools.partial(self._shared.fall_back, for_good=False)
+            self._fast = functools.partial(run_apart, fn, why, self._eager, report)
         self._state: process.Process | None = None
         self._bound: dict[str, Graphed] = {}
         """As a method: of what has no dict to keep it in."""

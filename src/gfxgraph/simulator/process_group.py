@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
+from gfxgraph.errors import SimulatorError
 from gfxgraph.simulator.runtime import SimulatedEvent
 
 if TYPE_CHECKING:
@@ -57,12 +58,23 @@ def install(sim: Simulator) -> Callable[[], None]:
 
     kind.wait = wait
     # It counts the iterations that DDP times, by events of a card that is not there.
-    reducer = torch.distributed.Reducer
+    reducer: Any = torch.distributed.Reducer
     prepare = reducer.prepare_for_forward
     reducer.prepare_for_forward = lambda self: None
+    ddp: Any = torch.nn.parallel.DistributedDataParallel
+    make = ddp.__init__
+
+    @functools.wraps(make)
+    def __init__(self: Any, *args: object, **options: object) -> None:
+        for each in ("find_unused_parameters", "static_graph"):  # which C++ notes in CUDA's pinned memory
+            if options.get(each):
+                raise SimulatorError("simulator_unsupported", feature=f"DDP's {each}", where="the simulator")
+        make(self, *args, **options)
+
+    ddp.__init__ = __init__
 
     def undo() -> None:
-        kind.wait, reducer.prepare_for_forward = real, prepare
+        kind.wait, reducer.prepare_for_forward, ddp.__init__ = real, prepare, make
         library._destroy()
 
     return undo

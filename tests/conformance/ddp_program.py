@@ -170,6 +170,38 @@ for name, way in WAYS.items():
         row["error"] = f"{type(error).__name__}: {error}"
     print(json.dumps(row), flush=True)
 
+
+def captured(is_own_stream):
+    """A plain capture of forward and backward; a replay's gradients beside eager's."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        model = DDP(net())
+        for turn in range(11):
+            model.zero_grad(set_to_none=False)
+            model(batch(turn)).square().mean().backward()
+    torch.cuda.current_stream().wait_stream(side)
+    x, graph = batch(0), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side if is_own_stream else None):
+        model.zero_grad(set_to_none=False)
+        model(x).square().mean().backward()
+    eager = DDP(net())
+    for turn in range(3):
+        x.copy_(batch(turn))
+        graph.replay()
+        eager.zero_grad()
+        eager(batch(turn)).square().mean().backward()
+    pairs = zip(model.parameters(), eager.parameters())
+    return all(torch.allclose(a.grad, b.grad, rtol=1e-4, atol=1e-6) for a, b in pairs)
+
+
+for name, is_own_stream in (("captured", True), ("captured elsewhere", False)):
+    row = {"scenario": name, "rank": RANK}
+    try:
+        row["is_right"] = captured(is_own_stream)
+    except RuntimeError as error:
+        row["error"] = f"{type(error).__name__}: {error}"
+    print(json.dumps(row), flush=True)
+
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 

@@ -46,6 +46,13 @@ def test_what_has_no_graph_is_named_and_costs_what_eager_does(scenarios):
     assert all("FSDP" in row["why"] for row in scenarios["fsdp2"].values())
 
 
+def test_a_captured_iteration(scenarios):
+    """On the stream that the DDP was made on; elsewhere autograd's engine, which is C++, would leave the capture."""
+    for rank in range(2):
+        assert scenarios["captured"][rank].get("is_right"), scenarios["captured"]
+        assert "on another stream than DDP was made on" in scenarios["captured elsewhere"][rank]["error"]
+
+
 def test_what_the_simulator_cannot_do_is_refused(scenarios):
     """Unused parameters and static graphs are noted in pinned memory by C++: an error, not the end of the process."""
     for name, option in (("unused", "find_unused_parameters"), ("static graph", "static_graph")):

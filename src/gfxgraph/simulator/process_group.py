@@ -105,6 +105,10 @@ def _run(sim: Simulator, name: str, launched: _Launched, *args: object) -> Any:
         launched.ended[done] = _on_a_stream_of_its_own(sim, launched, launch)
         launched.latest.append(done)
     else:
+        if sim.device.captures and sim.device.current().capture is None:
+            # autograd's engine, which is C++, does not have the stream of an older node join the capture here
+            what = "DDP's backward captured on another stream than DDP was made on"
+            raise SimulatorError("simulator_unsupported", feature=what, where="the simulator")
         launch()
     n_returned = len(op._schema.returns)
     return (args[0], done.boxed()) if n_returned == 2 else done.boxed()

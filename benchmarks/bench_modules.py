@@ -361,6 +361,8 @@ class Case:
     trains: bool
     gradients: list[torch.Tensor] = dataclasses.field(default_factory=list)
     """Of the results, one for each that requires gradients."""
+    marks: list[float] | None = None
+    """CPU seconds of the process before a step, after its gradients are None, its call, its backward; if noted."""
 
     def step(self, call: Callable[..., Any]) -> Callable[[tuple[torch.Tensor, ...]], Any]:
         """One call as a program would make it."""
@@ -375,7 +377,21 @@ class Case:
             torch.autograd.backward(needing_gradients(out), gradients)
             return out
 
-        return trained
+        def marked(given):
+            now, marks = time.process_time, self.marks
+            if marks is None:
+                return trained(given)
+            marks.append(now())
+            for each in parameters:
+                each.grad = None
+            marks.append(now())
+            out = call(*given)
+            marks.append(now())
+            torch.autograd.backward(needing_gradients(out), gradients)
+            marks.append(now())
+            return out
+
+        return marked
 
     def seen(self, out: Any) -> list[torch.Tensor]:
         """What a program could look at after a call."""
@@ -598,7 +614,7 @@ def how_they_ran(before: dict[str, Any], after: dict[str, Any], n: int) -> dict[
     }
 
 
-def measure(name: str, mode: str, peers: list[str], reps: int) -> dict[str, Measured]:
+def measure(name: str, mode: str, peers: list[str], reps: int, by_phase: bool = False) -> dict[str, Measured]:
     """Every peer on one module; what fails is in the result with its reason."""
     torch._dynamo.reset()
     found = {peer: Measured(peer) for peer in peers}
@@ -633,7 +649,25 @@ def measure(name: str, mode: str, peers: list[str], reps: int) -> dict[str, Meas
         for row, step, _, n in ready:
             if row.peer in stats:
                 row.how = how_they_ran(stats[row.peer], step.graphed.stats(), n * reps)
+        if by_phase and mode == "train":
+            phases(ready)
     return found
+
+
+def phases(ready: list[tuple[Measured, Step, Case, int]]) -> None:
+    """Print the median CPU of the phases of a step, for each peer."""
+    for row, step, case, n in ready:
+        found: list[list[float]] = []
+        for _ in range(20):
+            case.marks = []
+            cpu_us(step, case.sets, n)
+            steps = [case.marks[i : i + 4] for i in range(0, len(case.marks), 4)]
+            found += [[1e6 * (b - a) for a, b in zip(each, each[1:])] for each in steps]
+            case.marks = None
+        if not found:  # a graph of the whole step
+            continue
+        shown = ", ".join(f"{statistics.median(each):.1f}" for each in zip(*found))
+        print(f"    {row.peer:16} gradients to None, call, backward: {shown}", flush=True)
 
 
 def _buffers(case: Case) -> list[torch.Tensor]:
@@ -711,6 +745,7 @@ def main() -> int:
     parser.add_argument("--modes", default="eval,train")
     parser.add_argument("--reps", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=200.0)
+    parser.add_argument("--phases", action="store_true", help="print what the phases of a step cost")
     parser.add_argument("--simulate", nargs="?", const="cuda", choices=("cuda", "hip"))
     asked = parser.parse_args()
     begun = time.monotonic()
@@ -736,7 +771,7 @@ def main() -> int:
     print(_head("CPU us a call, best", first), flush=True)
     for name, mode in cases:
         try:
-            results[name, mode] = measure(name, mode, first, asked.reps)
+            results[name, mode] = measure(name, mode, first, asked.reps, asked.phases)
         except NotHere as why:
             skipped[name] = str(why)
             continue

@@ -1,11 +1,12 @@
 """CPU time of a step with gradients, forward and backward, of ordinary modules.
 
-    python benchmarks/bench_training_step.py [--simulate] [--only NAME,NAME] [--reps N] [--out FILE] [--profile NAME] [--parts]
+    python benchmarks/bench_training_step.py [--simulate] [--only NAME,NAME] [--reps N] [--out FILE]
+                                             [--profile NAME] [--parts]
 
 For each module: eager, ``gfxgraph.graphed``, ``torch.cuda.make_graphed_callables``; microseconds of CPU of the whole
 process (``time.process_time``: autograd runs a backward in a thread of its own), the median of the repeats. The ways
-are measured in turn within each repeat. ``--parts`` prints what the parts of a graphed step cost, each in a loop of its own;
-``--simulate`` runs in the simulator, whose operations are Python: there a
+are measured in turn within each repeat. ``--parts`` prints what the parts of a graphed step cost,
+each in a loop of its own; ``--simulate`` runs in the simulator, whose operations are Python: there a
 launch of a graph executes nothing while it is timed, so that what is left is ours and torch's.
 """
 
@@ -181,21 +182,22 @@ def parts(graphed, batch, reps):
         "forward: fast path": lambda: worlds.fast((x,), {}),
         "forward: autograd's function": lambda: gradients._apply(pair, *given),
         "forward: inside it": lambda: pair.run_forward(given),
-        "forward: launch": lambda: gradients.replay(pair._forward),
         "forward: fill": lambda: pair._fill(given),
-        "forward: allocate": pair._fresh,
-        "forward: copy results": lambda: gradients._copy(results, pair.made),
+        "forward: allocate": pair._run._allocate,
         "backward: inside it": has_run,
-        "backward: run": lambda: pair.backwards[(True,) * len(grads)](grads),
+        "backward: run": lambda: pair.backwards[pair._all](grads, pair._on_this_stream(), True),
         "copy_ of one": lambda: seed.copy_(out.detach()),
         "saved tensors": lambda: node.saved_tensors,
     }
     for name, way in timed.items():
         with torch.no_grad() if "inside" in name or "copy" in name or "fill" in name else contextlib.nullcontext():
-            way()
+            before, results = pair.run_forward(given)  # the last one: no other has to be restored
             print(f"  {name:32} {statistics.median(cpu_us(way) for _ in range(4 * reps)):8.1f}", flush=True)
     found = pair.run_backward(before, saved, grads)
-    print("  strides of gradients and inputs", [(g.stride(), t.stride()) for g, t in zip(found[1:], given) if g is not None])
+    print(
+        "  strides of gradients and inputs",
+        [(g.stride(), t.stride()) for g, t in zip(found[1:], given) if g is not None],
+    )
 
 
 def main():

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
+from gfxgraph.errors import SimulatorError
 from gfxgraph.types import OUR_MODULES
 from gfxgraph_simulator.runtime import SimulatedEvent
 
@@ -57,9 +58,24 @@ def install(sim: Simulator) -> Callable[[], None]:
         return real(self, *timeout)
 
     kind.wait = wait
+    # It counts the iterations that DDP times, by events of a card that is not there.
+    reducer: Any = torch.distributed.Reducer
+    prepare = reducer.prepare_for_forward
+    reducer.prepare_for_forward = lambda self: None
+    ddp: Any = torch.nn.parallel.DistributedDataParallel
+    make = ddp.__init__
+
+    @functools.wraps(make)
+    def __init__(self: Any, *args: object, **options: object) -> None:
+        for each in ("find_unused_parameters", "static_graph"):  # which C++ notes in CUDA's pinned memory
+            if options.get(each):
+                raise SimulatorError("simulator_unsupported", feature=f"DDP's {each}", where="the simulator")
+        make(self, *args, **options)
+
+    ddp.__init__ = __init__
 
     def undo() -> None:
-        kind.wait = real
+        kind.wait, reducer.prepare_for_forward, ddp.__init__ = real, prepare, make
         library._destroy()
 
     return undo
@@ -84,12 +100,16 @@ def _run(sim: Simulator, name: str, launched: _Launched, *args: object) -> Any:
         work = result[-1] if isinstance(result, tuple) else result
         torch.distributed.Work.unbox(work).wait()
 
-    done = torch_names._create_work_from_future(_finished())
+    done = torch_names._create_work_from_future(_finished(device))
     launch = functools.partial(sim.launch_opaque, f"sim::c10d::{name}", compute, *device)
     if _is_async(op._schema, args):
         launched.ended[done] = _on_a_stream_of_its_own(sim, launched, launch)
         launched.latest.append(done)
     else:
+        if sim.device.captures and sim.device.current().capture is None:
+            # autograd's engine, which is C++, does not have the stream of an older node join the capture here
+            what = "DDP's backward captured on another stream than DDP was made on"
+            raise SimulatorError("simulator_unsupported", feature=what, where="the simulator")
         launch()
     n_returned = len(op._schema.returns)
     return (args[0], done.boxed()) if n_returned == 2 else done.boxed()
@@ -127,7 +147,10 @@ def _on_a_stream_of_its_own(sim: Simulator, launched: _Launched, launch: Callabl
     return ended
 
 
-def _finished() -> Any:
+def _finished(tensors: list[Tensor]) -> Any:
+    """A future as the CPU backend's: DDP's own hook, which is C++, takes the tensors out of it unasked."""
+    if tensors:
+        return torch.jit.fork(lambda: tensors)
     future: Any = torch.futures.Future()
     future.set_result(None)
     return future

@@ -24,7 +24,7 @@ LIMIT_S = 100
 pytestmark = pytest.mark.skipif(HAS_GPU, reason="simulated cards; on GPUs tests/gpu/two_gpus.py")
 
 
-def run_ranks(profile, size=2):
+def run_ranks(profile, size=2, program="rank_program.py"):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -39,7 +39,7 @@ def run_ranks(profile, size=2):
             "WORLD_SIZE": str(size),
             "OMP_NUM_THREADS": "1",
         }
-        command = [warm_python(), str(HERE / "rank_program.py"), profile]
+        command = [warm_python(), str(HERE / program), profile]
         ranks.append(
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )

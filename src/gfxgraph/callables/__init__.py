@@ -27,6 +27,7 @@ and apart from that:
     adaptive.py   eager or graph, by timings
     explain_calls.py  ``explain()`` of a callable
     agreed.py     a function with collectives, captured by every rank at the same call
+    distributed.py  modules that communicate around each call: left as they are, by name
     states.py     the worlds of training steps and of functions with collectives
     python_reads.py  what a training step, or a function with collectives, reads in Python
 

@@ -445,7 +445,7 @@ def carries(graph: Any) -> bool:
         return place is not None and overlap([span(place)], written)
 
     for entry in (each for step in program.segments for each in step.tape.entries):
-        if "batch_norm" in entry.name and (entry.args[5:6] == (True,) or entry.name.endswith(_ONLY_UPDATE)):
+        if "batch_norm" in entry.name and (list(entry.args[5:6]) == [True] or entry.name.endswith(_ONLY_UPDATE)):
             continue  # its results come of the batch
         if any(map(is_written, leaves((entry.args, entry.kwargs)))) and not all(
             map(is_written, leaves(entry.outputs))

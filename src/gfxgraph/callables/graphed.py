@@ -37,6 +37,7 @@ from gfxgraph.callables.adaptive import Timed
 from gfxgraph.callables.arena import Arena, arena_of, kind_and_line, on_stream
 from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths, called, rules
 from gfxgraph.callables.captured import Captured, Options, Route, Shared, label_of
+from gfxgraph.callables.distributed import run_apart, why_apart
 from gfxgraph.callables.fast_path import make_eager, make_fast
 from gfxgraph.callables.inputs import Buffers, resized
 from gfxgraph.callables.padding.judge import Judge
@@ -53,6 +54,7 @@ from gfxgraph.callables.signature import (
     copied_key,
     flatten,
     foreign_mode,
+    never,
     replace,
     tensor_key,
     understand,
@@ -71,6 +73,7 @@ from gfxgraph.callables.trace.dynamo import (
     shield,
 )
 from gfxgraph.callables.trace.world import World, holds_mapping
+from gfxgraph.callables.training.bucketed_gradients import BucketedGradients
 from gfxgraph.callables.worlds import Worlds
 from gfxgraph.capture.undo import is_ours, unbroken
 from gfxgraph.core.eager_or_graph import Way
@@ -89,11 +92,6 @@ MOST_OWN = 3
 """Errors of our own after which a callable stays eager, until `Graphed.reset`."""
 MOST_HOST_VALUES = 16
 """Contents of small host tensors that have signatures of their own; calls with more run eagerly."""
-
-
-def never(args: Args, kwargs: Kwargs) -> Any:
-    """The fast path of a callable that has none yet."""
-    return MISS
 
 
 class Graphed:
@@ -170,6 +168,15 @@ class Graphed:
         self._captured: Callable[..., Captured] = Captured
         """Makes what captures one signature."""
         self._padding = Judge(fn, self._run, self._front, self._name, self._dims, self._eager)
+        self._with_gradients: BucketedGradients | None = None
+        if self._dims is not None and self._front is not None:
+            self._with_gradients = BucketedGradients(
+                fn, self._name, self._dims, self._padding, self._worlds, self._slow_ways, options.strict
+            )
+        why = why_apart(fn)
+        if why:
+            report = functools.partial(self._shared.fall_back, for_good=False)
+            self._fast = functools.partial(run_apart, fn, why, self._eager, report)
         self._state: process.Process | None = None
         self._bound: dict[str, Graphed] = {}
         """As a method: of what has no dict to keep it in."""
@@ -229,7 +236,7 @@ class Graphed:
                 raise RunEagerly(torch_names.off.get("capture", "there is no GPU"))
             if self._off:
                 raise RunEagerly(self._off)
-            return self._graphed(state, args, kwargs)
+            return self._in_bucket(state, args, kwargs)
         except InPieces as pieces:
             why = self._worlds.why_bare(pieces)
             if not why:
@@ -250,6 +257,20 @@ class Graphed:
             if eager.for_good and not self._options.strict:
                 self._go_on_eagerly(eager.why, args, kwargs)
         return self._fn(*args, **kwargs)
+
+    def _in_bucket(self, state: process.Process, args: Args, kwargs: Kwargs) -> Any:
+        """As `_graphed`; a call that needs gradients runs in its bucket, if one serves it."""
+        try:
+            return self._graphed(state, args, kwargs)
+        except InPieces as pieces:
+            if self._with_gradients is None or pieces.call is None:
+                raise
+            call = pieces.call
+            result, fast = self._with_gradients(pieces)
+            if fast is not None:
+                near = self._near[_near(call.structure, call.tensors)] = Route(None)
+                near.fast = fast
+            return returned(kwargs, result, True)
 
     def _go_on_eagerly(self, why: str, args: Args, kwargs: Kwargs) -> None:
         """Have the next calls of this kind run eagerly at once, after two that had the same reason."""
@@ -662,6 +683,8 @@ class Graphed:
         self._shared.buffers = Buffers()
         self._host_values.clear()
         self._worlds.reset()
+        if self._with_gradients is not None:
+            self._with_gradients.reset()
         if self._n_own >= MOST_OWN:
             self._n_own, self._off = 0, ""
 

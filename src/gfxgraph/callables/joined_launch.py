@@ -16,14 +16,16 @@ and alignments. If it is not available, or a launch is refused, torch copies. Bo
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import arena_of, kind_and_line
+from gfxgraph.callables.arena import Arena, arena_of, kind_and_line
 from gfxgraph.callables.inputs import copy_all, is_one_copy
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.driver.graphs import GraphDriver
@@ -32,6 +34,7 @@ from gfxgraph.errors import DriverError
 
 if TYPE_CHECKING:
     from gfxgraph.callables.captured import Captured, Instance
+    from gfxgraph.driver.joined import JoinedExec
     from gfxgraph.process.process import Process
 
 
@@ -73,6 +76,56 @@ class CopyLaunches:
         why = "a launch of the copying kernel was refused; torch copied"
         self._state.report("copy_refused", why, level=logging.INFO)
         copy_all(targets, sources)
+
+
+class FixedCopies:
+    """Copies between tensors of a graph, whose addresses are fixed, and a call's, which have their layout.
+
+    Args:
+        launches: makes the launches; where there is no kernel, torch copies.
+        fixed: the graph's.
+        is_into: the graph's are the targets.
+    """
+
+    def __init__(
+        self, launches: CopyLaunches, kernel: CopyKernel | None, fixed: Sequence[Tensor], *, is_into: bool
+    ) -> None:
+        self._launches, self._fixed, self._is_into = launches, fixed, is_into
+        self.light = light = [i for i, t in enumerate(fixed) if kernel is not None and takes(t, t)]
+        self.rest = [i for i in range(len(fixed)) if i not in light]
+        self._prepared: list[tuple[Any, PreparedCopies, list[int]]] = []
+        for at in range(0, len(light), MOST):
+            which = light[at : at + MOST]
+            assert kernel is not None
+            copies = launches.prepare(kernel, [part(fixed[i], fixed[i]) for i in which])
+            self._prepared.append((struct.Struct(f"={len(which)}Q").pack_into, copies, which))
+        self._offset = 0 if is_into else 8 * MOST
+
+    def __call__(self, tensors: Sequence[Tensor]) -> None:
+        """Copy, on the stream of the launches."""
+        for pack, copies, which in self._prepared:
+            pack(copies.words, self._offset, *[tensors[i].data_ptr() for i in which])
+            if copies.launch():
+                self._launches.refused(*self._pairs(tensors, which))
+        if self.rest:
+            self.by_torch(tensors, self.rest)
+
+    def by_torch(self, tensors: Sequence[Tensor], which: Sequence[int] | None = None) -> None:
+        """Copy tensors of any layout, on the current stream; where gradients are off."""
+        targets, sources = self._pairs(tensors, range(len(self._fixed)) if which is None else which)
+        if len(targets) == 1:
+            targets[0].copy_(sources[0])
+        elif targets:
+            copy_all(targets, sources)
+
+    @property
+    def pairs(self) -> Pairs:
+        """What the kernel copies."""
+        return [(self._fixed[i], self._fixed[i]) for i in self.light]
+
+    def _pairs(self, tensors: Sequence[Tensor], which: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
+        fixed, given = [self._fixed[i] for i in which], [tensors[i] for i in which]
+        return (fixed, given) if self._is_into else (given, fixed)
 
 
 def takes(target: Tensor, source: Tensor) -> bool:
@@ -210,11 +263,16 @@ def joined_call(entry: Captured, instance: Instance, into: Pairs, back: Pairs) -
 
 def _why_not(entry: Captured, instance: Instance, n_copies: int) -> str:
     """Why a graph is not joined; "" if it may be."""
-    state, graph = entry.arena.state, instance.graph
-    driver, most = state.driver, MOST_NODES_OF_A_BUCKET if entry.bucket else MOST_NODES
     known = [each.draws for each in (instance, *entry.instances()) if each.draws is not None]  # of the same function
     if known[:1] != [False]:
         return "its graph draws random numbers, which torch's own replay provides"
+    most = MOST_NODES_OF_A_BUCKET if entry.bucket else MOST_NODES
+    return _why_not_graph(entry.arena.state, instance.graph, n_copies, most)
+
+
+def _why_not_graph(state: Process, graph: Any, n_copies: int, most: int) -> str:
+    """As above, of a graph that draws no random numbers."""
+    driver = state.driver
     if graph._guard is not None:
         return "a guard runs before each replay"
     if state.decisions.join_copies or getattr(graph, "_tracker", None) is not None:
@@ -226,6 +284,114 @@ def _why_not(entry: Captured, instance: Instance, n_copies: int) -> str:
     except (DriverError, RuntimeError, AttributeError):
         return "torch does not keep its graph"  # before torch 2.8
     return f"its graph has {n_nodes} nodes, more than {most}" if n_nodes > most else ""
+
+
+class CopiedReplay:
+    """A graph's replay with the copies of a call: one launch where the runtime allows it.
+
+    Args:
+        run: replays the graph.
+        into: copies what is given into the graph's memory; ``back`` copies its results out.
+        can_join: whether torch's replay does nothing besides the launch.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        graph: Any,
+        run: Callable[[], None],
+        into: FixedCopies,
+        back: FixedCopies,
+        allocate: Callable[[], list[Tensor]],
+        can_join: bool,
+    ) -> None:
+        self._arena, self._graph, self._run = arena, graph, run
+        self._into, self._back, self._allocate = into, back, allocate
+        self._joined: JoinedExec | None = None
+        self._can_join = can_join
+        self._hooks = hooks_of(graph)
+        self._stream = -1
+        self._sides: list[tuple[Any, Any, list[int], list[Any]]] = []
+        """Of arguments and of results: the node, what packs its addresses, which tensors, its present addresses."""
+
+    def __call__(self, given: list[Tensor], stream: int, *, are_alike: bool = True) -> list[Tensor]:
+        """Copy in, launch on the current ``stream``, copy out.
+
+        Args:
+            are_alike: what is given has the layout of the graph's memory.
+        """
+        made = self._allocate()
+        if self._joined is not None and are_alike and self._launched(given, made, stream):
+            return made
+        self._into(given) if are_alike else self._into.by_torch(given)
+        self._run()
+        self._back(made)
+        if self._can_join and self._joined is None:
+            self._join(stream)
+        return made
+
+    def _launched(self, given: list[Tensor], made: list[Tensor], stream: int) -> bool:
+        """Launch all as one; False if nothing was launched."""
+        joined, graph = self._joined, self._graph
+        assert joined is not None
+        left = graph._left - 1
+        if left < 0 or any(self._hooks):
+            return False
+        if stream != self._stream:
+            joined.on(stream)
+            self._stream = stream
+        for (node, pack, which, at), tensors in zip(self._sides, (given, made)):
+            places = [tensors[i].data_ptr() for i in which]
+            if places != at[0]:
+                at[0] = None
+                pack(places)
+                if node.apply():
+                    self._joined, self._can_join = None, False
+                    self._arena.state.report("join_refused", "copies are launched on their own", level=logging.INFO)
+                    return False
+                at[0] = places
+        if self._into.rest:
+            self._into.by_torch(given, self._into.rest)
+        if joined.launch():
+            return False
+        graph._left = left
+        if self._back.rest:
+            self._back.by_torch(made, self._back.rest)
+        return True
+
+    def _join(self, stream: int) -> None:
+        self._can_join = False
+        state, device = self._arena.state, self._arena.device_index
+        into, back = self._into.pairs, self._back.pairs
+        kernel = copy_kernel(state, device)
+        if not (into or back) or kernel is None or not joins(state, device):
+            return
+        if _why_not_graph(state, self._graph, len(into) + len(back), MOST_NODES):
+            return
+        if getattr(getattr(self._graph, "_retained", None), "sync_before_fire", False):
+            return
+        driver = state.driver
+        assert driver is not None
+        try:
+            raw = int(state.base.raw_cuda_graph(self._graph))
+            self._joined = joined = driver.joined(
+                kernel, raw, [part(to, to) for to, _ in into], [part(*pair) for pair in back], stream
+            )
+        except RuntimeError as error:
+            if is_interrupt(error):
+                raise
+            why = f"copies are launched on their own: {kind_and_line(error)}"
+            state.report("not_joined", why, level=logging.INFO)
+            return
+        self._stream = stream
+        for node, copies, first in ((joined.into, self._into, 0), (joined.back, self._back, 8 * MOST)):
+            pack = struct.Struct(f"={len(copies.light)}Q").pack_into
+            fill = functools.partial(_packed, pack, node.words if node is not None else None, first)
+            self._sides.append((node, fill, copies.light, [[] if node is None else None]))
+
+
+def _packed(pack: Any, words: Any, first: int, places: list[int]) -> None:
+    pack(words, first, *places)
 
 
 def hooks_of(graph: Any) -> list[Any]:

@@ -24,7 +24,7 @@ from gfxgraph import torch_names
 from gfxgraph.callables.inputs import dim_order
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, storage_address
 from gfxgraph.core.constants import NotConstant, constant_key
-from gfxgraph.errors import CaptureError
+from gfxgraph.errors import CaptureError, GfxGraphError
 from gfxgraph.types import OUR_MODULES
 
 TENSOR = "T"
@@ -48,6 +48,11 @@ def named_by(function: FunctionType) -> Iterator[object]:
     yield from (held[name] for name in function.__code__.co_names if name in held)
 
 
+def never(args: Args, kwargs: Kwargs) -> Any:
+    """The fast path of a callable that has none yet."""
+    return MISS
+
+
 class RunEagerly(Exception):
     """Raised for a call that the function itself must run.
 
@@ -57,7 +62,7 @@ class RunEagerly(Exception):
         for_good: later calls of this kind will have the same reason.
     """
 
-    def __init__(self, why: str, error: CaptureError | None = None, *, for_good: bool = False) -> None:
+    def __init__(self, why: str, error: GfxGraphError | None = None, *, for_good: bool = False) -> None:
         super().__init__(why)
         self.why = why
         self.error = error

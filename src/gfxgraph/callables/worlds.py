@@ -142,8 +142,7 @@ class Worlds:
         if world is not None and world.why_pieces and world.is_one and not world.why_eager:
             # What it stores changes what it reads, so Dynamo's guards decide.
             self._refuse_more(args, kwargs)
-            call.world = world
-            raise InPieces(world.why_pieces, is_one=True, call=call if world.why_pieces == NEEDS_GRADIENTS else None)
+            raise self._in_pieces(call, world)
         if world is None or not world.is_same_for(args, kwargs):
             world = self._find(call, args, kwargs) if front.worlds else None
             if world is None:
@@ -151,13 +150,19 @@ class Worlds:
         if world.why_eager:
             raise RunEagerly(world.why_eager, for_good=True)
         if world.why_pieces:
-            raise InPieces(world.why_pieces, is_one=world.is_one)
+            raise self._in_pieces(call, world)
         if not front.is_dynamic and self._is_restless(world, call):
             raise InPieces("a number among its arguments is another one again and again", is_one=world.is_one)
         if world.written and not world.written_homes.isdisjoint(t.untyped_storage().data_ptr() for t in call.tensors):
             raise RunEagerly("an argument shares memory that the function also writes to under another name")
         call.in_world(world)
         return True
+
+    @staticmethod
+    def _in_pieces(call: Call, world: World) -> InPieces:
+        call.world = world
+        is_one = world.is_one and world.why_pieces == NEEDS_GRADIENTS
+        return InPieces(world.why_pieces, is_one=world.is_one, call=call if is_one else None)
 
     def _find(self, call: Call, args: Args, kwargs: Kwargs) -> World | None:
         """The world in which the call was traced before; its graphs become invalid if it now reads other tensors."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,8 @@ from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
 from gfxgraph.callables.captured import Padded, Route
 from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.padding.rows import DimVerdict, PaddingRefusal, Trace, rows_independent
-from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
+from gfxgraph.callables.padding.rules import Cause, Why
+from gfxgraph.callables.signature import NEEDS_GRADIENTS, Args, Call, Kwargs, NotATree, flatten, replace
 from gfxgraph.callables.trace.dynamo import Calls, Frontend, returned
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.rollback import Rollback
@@ -58,6 +59,8 @@ class PaddingNeeds:
     """Padding repeats the last row."""
     written: tuple[int, ...]
     """Positions of the arguments that are written to."""
+    backward: PaddingRefusal | None = None
+    """Why calls whose results need gradients are not padded all the same."""
 
 
 class Judge:
@@ -96,7 +99,7 @@ class Judge:
 
     def explain(self) -> list[str]:
         """One line for each dim that may be padded."""
-        found = [each for each in self._known.values() if isinstance(each, PaddingNeeds)]
+        found = [each for each in self._known.values() if isinstance(each, PaddingNeeds) and each.backward is None]
         last = " with a repetition of the last row"
         lines = [f"{n} may be padded{last * v.needs_last}: no row reaches another" for v in found for n in v.dims]
         return list(dict.fromkeys(lines))
@@ -115,18 +118,49 @@ class Judge:
         if not found.is_final:
             return result
         route.entry, route.why_eager = None, why
+        self.refused(found, bucketed)
+        return result
+
+    def refused(self, found: PaddingRefusal, bucketed: Bucketed) -> ConfigError:
+        """Note a refusal for reports, and warn of it once."""
         label = ", ".join(f"{name}={n} in {bucketed.bucket[name]}" for name, n in bucketed.actual.items())
         self.refusals[label] = found
+        error = ConfigError(
+            "padding_refused",
+            bucket=", ".join(f"{name}={n}" for name, n in bucketed.bucket.items()),
+            reason=found.reason,
+            op=found.op or "no operation",
+            where=found.where or "the function's result",
+        )
         if process.require().counters.event("padding_refused", found.reason, found.op, found.where):
-            error = ConfigError(
-                "padding_refused",
-                bucket=", ".join(f"{name}={n}" for name, n in bucketed.bucket.items()),
-                reason=found.reason,
-                op=found.op or "no operation",
-                where=found.where or "the function's result",
-            )
             process.log.warning("%s: %s", self._name, error)
-        return result
+        return error
+
+    def with_gradients(self, call: Call, bucketed: Bucketed) -> Any:
+        """The key of the programs whose calls may be padded as this one, forward and backward.
+
+        Raises:
+            PaddingRefusal: it may not.
+        """
+        dims = self._named(call)
+        copies = [dense_copy(t, s) if s not in (None, t.size()) else t for t, s in zip(call.tensors, bucketed.sizes)]
+        found = self._verdict(call, copies, dims, bucketed)
+        if isinstance(found, PaddingRefusal):
+            raise found
+        for node in (node for part in call.world.found.graph.modules() for node in _nodes(part)):
+            if "autograd_function_apply" in str(node.target):
+                cause = Cause("a custom autograd function", node.meta.get("stack_trace"), Why.OWN)
+                raise PaddingRefusal.by(cause).named(found.dims[0])
+        if found.backward is not None:
+            raise found.backward
+        if found.written or call.world.written:
+            raise PaddingRefusal("it writes to a tensor that is not its own, where results need gradients")
+        there = self._in_bucket(call, *_with_tensors(call, copies))
+        return call.kind_with_dims(dims), call.world.token, there and there.token, bucketed.padded_names
+
+    def run_raw(self, args: Args, kwargs: Kwargs) -> Any:
+        """Run the function eagerly, as it was traced."""
+        return self._run(*args, **kwargs)
 
     def ahead(self, call: Call, buckets: Sequence[Bucketed]) -> str:
         """Why the call's values, cut or repeated, may not suit the sizes of buckets; "" if they do."""
@@ -191,7 +225,7 @@ class Judge:
         assert self._dims is not None
         return self._dims.of(call.structure, call.tensors, lambda: argument_paths(self._fn, call.args, call.kwargs))
 
-    def _in_bucket(self, args: Args, kwargs: Kwargs) -> World | None:
+    def _in_bucket(self, call: Call, args: Args, kwargs: Kwargs) -> World | None:
         """The world at the bucket's size; None if nothing is traced.
 
         Raises:
@@ -204,7 +238,7 @@ class Judge:
             self._n_unknown += 1
             why = self._front.why_no_more()
             raise PaddingRefusal(why or UNKNOWN, is_final=bool(why) or self._n_unknown >= MOST_UNKNOWN)
-        if world.why_pieces:
+        if world.why_pieces and not world.why_pieces == call.world.why_pieces == NEEDS_GRADIENTS:
             raise PaddingRefusal(IN_PIECES + world.why_pieces)
         return world
 
@@ -221,7 +255,7 @@ class Judge:
         if torch_names.why_off("padding"):
             return PaddingRefusal(torch_names.why_off("padding"), is_final=True)
         try:
-            there = self._in_bucket(*_with_tensors(call, copies))
+            there = self._in_bucket(call, *_with_tensors(call, copies))
         except PaddingRefusal as refusal:
             return refusal.named("")
         return self._known_or_judged(call, there, dims, bucketed)
@@ -258,7 +292,9 @@ class Judge:
                 return refusal.named(name)
             written |= {places[each] for each in found[-1].written if each in places}
             sizes[name] = bucket
-        return PaddingNeeds(tuple(padded), any(each.needs_last for each in found), tuple(sorted(written)))
+        mixing = next((each.backward for each in found if each.backward is not None), None)
+        refused = PaddingRefusal.by(mixing).named(padded[0]) if mixing is not None else None
+        return PaddingNeeds(tuple(padded), any(each.needs_last for each in found), tuple(sorted(written)), refused)
 
     def _traced(
         self, call: Call, world: World | None, dims: Named, sizes: Mapping[str, int]
@@ -298,6 +334,10 @@ def _computes_sizes(world: World) -> bool:
     nodes = [n for n in world.found.graph.graph.nodes if n.op == "call_function"]
     made = [n.meta.get("example_value") for n in nodes if n.target not in (operator.add, operator.mul)]
     return any(isinstance(each, torch.SymInt | torch.SymFloat | torch.SymBool) for each in made)
+
+
+def _nodes(module: Any) -> Iterable[Any]:
+    return module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
 
 
 def _hint(node: Any) -> Any:

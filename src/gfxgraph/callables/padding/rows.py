@@ -42,6 +42,7 @@ from gfxgraph.callables.padding.rules import (
     Value,
     Why,
     differs,
+    mixes_backward,
     rule_of,
     view,
 )
@@ -82,10 +83,12 @@ class DimVerdict:
     Attributes:
         written: the inputs that are written to, by name. Their own rows are right.
         needs_last: padded rows of the inputs must repeat the last row; else they may hold zeros.
+        backward: the operation that takes rows together in its backward alone.
     """
 
     written: frozenset[Any]
     needs_last: bool
+    backward: Cause | None = None
 
 
 # -- one run -------------------------------------------------------------------------------------------
@@ -225,6 +228,7 @@ class _Rows:
         """Each tensor of either run, by id: the tapes keep them all alive."""
         self.memories: tuple[dict[int, Memory], dict[int, Memory]] = {}, {}
         self.needs_last = False
+        self.backward: Cause | None = None
 
     def verdict(self) -> DimVerdict:
         """See `rows_independent`."""
@@ -250,7 +254,7 @@ class _Rows:
         written = frozenset(name for name, value in known.items() if value.memory.is_written)
         for name in written:
             self._return(known[name])
-        return DimVerdict(written, self.needs_last)
+        return DimVerdict(written, self.needs_last, self.backward)
 
     def _keep(self, one: Tensor, other: Tensor, value: Value) -> None:
         self.known[0][id(one)] = self.known[1][id(other)] = value
@@ -299,6 +303,8 @@ class _Rows:
         fresh = [pair for pair in leaves if isinstance(pair[0], Tensor) and _home(pair[0]) not in kept]
         step.out = [self._placed(*pair, step.cause(Why.NO_RULE)) for pair in fresh]
         problem = self._problem(step)
+        if self.backward is None and step.carrying() and mixes_backward(step):
+            self.backward = step.cause(Why.BACKWARD)
         self.needs_last = self.needs_last or step.needs_last
         for tensor in written:
             self._write(step, self._value(tensor), problem)

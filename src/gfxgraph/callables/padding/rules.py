@@ -40,6 +40,8 @@ class Why(Enum):
     OUTSIDE = "writes to a tensor that is no argument"
     OTHER = "is another operation in the bucket, or takes something else; do not use the size of {dim} in Python"
     GROWS = "has a size of {dim} that is not followed; keep one dim for each dynamic size, and put it first"
+    BACKWARD = "has a backward that counts rows of {dim}, padding among them; use its plain form"
+    OWN = "has a backward of its own, which may take the rows of {dim} together; use torch's operations instead"
     RETURNS = "returns the size of {dim} itself, which is another one in a bucket; read it from the argument"
 
 
@@ -323,6 +325,11 @@ def recurrent(step: JudgedOperation) -> Why | None:
 
 
 # -- indices along other dims --------------------------------------------------------------------------------
+
+
+def mixes_backward(step: JudgedOperation) -> bool:
+    """Whether rows stay apart in the forward alone: its backward counts rows, or lists those that it touches."""
+    return step.name == "aten::embedding" and bool(step["scale_grad_by_freq"] or step["sparse"])
 
 
 @rule("embedding")

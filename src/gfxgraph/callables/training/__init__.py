@@ -3,4 +3,5 @@
 training.py      whole training steps
 make_graphed.py  torch.cuda.make_graphed_callables, warmed up where it captures
 gradients.py     a captured function whose inputs need gradients
+bucketed_gradients.py  the same in buckets: arguments padded before it, results cut after it
 """

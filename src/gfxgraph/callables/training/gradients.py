@@ -25,6 +25,7 @@ step (`Gradients.make_fast`). Source: decision 0303.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -41,10 +42,10 @@ from gfxgraph import torch_names
 from gfxgraph.callables.arena import Arena, arena_of, capture_graph, carries, draws, replay, writes_of, written_inputs
 from gfxgraph.callables.captured import CapturedCallable, label_of
 from gfxgraph.callables.fast_path import Writer
-from gfxgraph.callables.graphed import never
 from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, is_dense
+from gfxgraph.callables.joined_launch import CopiedReplay, CopyLaunches, FixedCopies, copy_kernel
 from gfxgraph.callables.outputs import builder
-from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten, twins_of
+from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten, never, twins_of
 from gfxgraph.callables.trace.dynamo import local
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.rollback import Rollback
@@ -59,6 +60,23 @@ MAX_BACKWARDS = 4
 MAX_WAIT = 1024
 """Most calls to wait before another fast path is made, where the last ones served none."""
 _OVER_CAP = "a capture would exceed the memory limit"
+
+
+class _Warmth(threading.local):
+    """Whether this thread has run such calls eagerly already: then the next one is captured."""
+
+    is_given = False
+
+    @contextmanager
+    def given(self) -> Iterator[None]:
+        self.is_given = True
+        try:
+            yield
+        finally:
+            self.is_given = False
+
+
+warmth = _Warmth()
 
 
 class Gradients(CapturedCallable):
@@ -132,11 +150,11 @@ class Gradients(CapturedCallable):
         given = [inputs[i] for i in self.at]
         if self.why_eager:
             raise RunEagerly(self.why_eager)
-        if not self._is_warm:  # a warm-up for the libraries of its kernels
+        if not self._is_warm and not warmth.is_given:  # a warm-up for the libraries of its kernels
             self._is_warm = True
             raise RunEagerly("warm-up")
         arena = arena_of(bridge.process_for_callables(), given[0].get_device())
-        with arena.lock:
+        with arena.lock, torch.cuda.device(arena.device_index):
             pair = self._pair
             if pair is None or len(pair.backwards) <= len(self.arrivals):
                 pair = self._record(arena, given)
@@ -203,7 +221,10 @@ class _Pair:
         ]
         self.statics = [static.tensor for static in self._static]
         self._moving = [(k, self._static[k].span) for k in self.copied]
-        self._targets = [self.statics[k].detach() if flat is None else flat for k, flat in self._moving]
+        self._kernel = copy_kernel(arena.state, arena.device_index)
+        self._launches = CopyLaunches(arena.state, arena.last_raw)
+        targets = [self.statics[k].detach() if flat is None else flat for k, flat in self._moving]
+        self._copy_in = self._copies(targets, is_into=True)
         self._number = 0
         self.lock = threading.Lock()
         with torch.no_grad():
@@ -229,9 +250,12 @@ class _Pair:
         self.made = [_source(results, *each) for each in self._sources]
         ends = [t for t in self.made if t.requires_grad]
         self._arriving = [torch.empty_like(t, requires_grad=False) for t in ends]
+        like = torch_names.TensorGuards(*self._arriving, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        self._are_like_arriving = like.check
         self.backwards: dict[tuple[bool, ...], _Backward] = {}
         """By which results receive gradients."""
-        for arrivals in (*owner.arrivals, (True,) * len(ends)):
+        self._all = (True,) * len(ends)
+        for arrivals in (*owner.arrivals, self._all):
             self.backwards[arrivals] = self._backward(ends, arrivals)
         self._is_random = draws(self._forward) or self._forward.is_opaque
         self._generators = list(self._forward._program.generators)
@@ -239,10 +263,36 @@ class _Pair:
         self.needs = [t.requires_grad for t in self.made]
         # Only the results' memory is needed from here on, not their autograd history.
         self.made = [t.detach() for t in self.made]
-        self._fresh = _allocator(self.made)
+        self._run = self._copied(
+            self._forward, functools.partial(replay, self._forward), self._copy_in, self.made, self.is_plain
+        )
+
+    def _copied(
+        self, graph: Any, run: Callable[[], None], into: FixedCopies, made: Sequence[Tensor], is_plain: bool
+    ) -> CopiedReplay:
+        """A graph's replay into new tensors like ``made``."""
+        back, can_join = self._copies(made, is_into=False), is_plain and not (draws(graph) or graph.is_opaque)
+        return CopiedReplay(self.arena, graph, run, into, back, _allocator(made), can_join)
+
+    def _copies(self, fixed: Sequence[Tensor], *, is_into: bool) -> FixedCopies:
+        return FixedCopies(self._launches, self._kernel, fixed, is_into=is_into)
+
+    def _on_this_stream(self) -> int:
+        """Have the copies launched on the current stream; return its handle."""
+        device = self.arena.device_index
+        stream = torch_names._cuda_getCurrentRawStream(device)
+        if stream != self._launches.stream:
+            self._launches.to(stream)
+        if device not in self.arena.contexts.devices:
+            self.arena.contexts.give(device)
+        return stream
+
+    def _moved(self, given: Sequence[Tensor]) -> list[Tensor]:
+        """What is copied into the graph's memory."""
+        return [given[k] if flat is None else _flat(given[k], flat) for k, flat in self._moving]
 
     def _fill(self, given: Sequence[Tensor]) -> None:
-        _copy(self._targets, [given[k] if flat is None else _flat(given[k], flat) for k, flat in self._moving])
+        self._copy_in(self._moved(given))
 
     def _with(self, tensors: Sequence[Tensor]) -> list[Any]:
         """The function's inputs, these tensors among them."""
@@ -266,14 +316,10 @@ class _Pair:
         made = [k for k, grad in zip(at, found) if grad is not None]
         pick = itemgetter(-1, *[made.index(k) if k in made else -1 for k in range(len(self.statics))])
         sources = [grad for grad in found if grad is not None]
-        fresh = _allocator(sources)
+        replayed = self._copied(graph, graph.replay, self._copies(arriving, is_into=True), sources, graph.is_plain)
 
-        def run(came: list[Tensor]) -> tuple[Any, ...]:
-            _copy(arriving, came)
-            graph.replay()
-            gradients = fresh()
-            _copy(gradients, sources)
-            return pick((*gradients, None))
+        def run(came: list[Tensor], stream: int, are_alike: bool) -> tuple[Any, ...]:
+            return pick((*replayed(came, stream, are_alike=are_alike), None))
 
         return run
 
@@ -283,18 +329,17 @@ class _Pair:
         """Replay the forward; return what was before it, and results owned by the caller."""
         states = [generator.get_state() for generator in self._generators] if self._is_random else []
         carried = [t.clone() for t in self._carried]
-        self._fill(given)
-        replay(self._forward)
+        results = self._run(self._moved(given), self._on_this_stream())
         self._number += 1
-        results = self._fresh()
-        _copy(results, self.made)
         return (self._number, states, carried), results
 
     def run_backward(self, before: _Before, saved: Sequence[Tensor], grads: Sequence[Any]) -> tuple[Any, ...]:
         """Replay the backward of a forward; return gradients owned by the caller, for each input."""
         came = list(compress(grads, self.needs))
-        arrivals = tuple([grad is not None for grad in came])
-        if any(grad is not None and is_one(grad) for grad in came for is_one in _BATCHED):
+        stream = self._on_this_stream()
+        are_alike = self._are_like_arriving(*came)
+        arrivals = self._all if are_alike else tuple([grad is not None for grad in came])
+        if not are_alike and any(grad is not None and is_one(grad) for grad in came for is_one in _BATCHED):
             self.owner.eager.count("several gradients arrive at once (is_grads_batched, vmap)")
         elif arrivals not in self.backwards:
             self.owner.eager.count("only some of its results are differentiated, for the first time")
@@ -306,7 +351,7 @@ class _Pair:
                     self._fill(self._given(saved))
                     self._forward.replay()
                 self._number += 1
-            return self.backwards[arrivals]([grad for grad in came if grad is not None])
+            return self.backwards[arrivals]([grad for grad in came if grad is not None], stream, are_alike)
         with self._as_then(before):
             return self._grad(saved, grads, create_graph=False)
 
@@ -357,27 +402,20 @@ class _Pair:
             generator.set_state(state)
         try:
             with torch.no_grad():
-                _copy(self._carried, carried)
+                copy_all(self._carried, carried)
             yield
         finally:
             now.put_back()
 
 
-_Backward = Callable[[list[Tensor]], tuple[Any, ...]]
+_Backward = Callable[[list[Tensor], int, bool], tuple[Any, ...]]
+"""Given the gradients that arrive, the stream, and whether they are laid out as the graph's own."""
 _Before = tuple[int, list[Any], list[Tensor]]
 """A forward's number, the random states before it, and what it changed of what forwards depend on."""
 
 
 def _flat(tensor: Tensor, like: Tensor) -> Tensor:
     return tensor.as_strided(like.size(), (1,), tensor.storage_offset())
-
-
-def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """``copy_all`` where gradients are off already, as inside a step of autograd."""
-    if len(targets) == 1:
-        targets[0].copy_(sources[0])
-    elif targets:
-        copy_all(targets, sources)
 
 
 def _allocator(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:

@@ -1,0 +1,176 @@
+"""Buckets where results need gradients: padding changes no result and no gradient, or is refused by name."""
+
+from __future__ import annotations
+
+import copy
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import gfxgraph
+from gfxgraph.errors import ConfigError
+
+pytestmark = pytest.mark.any_platform
+LENGTHS = [9, 30, 12, 25, 16, 7, 31, 20, 11, 28, 14, 22, 13, 27]
+
+
+@pytest.fixture(autouse=True)
+def _platform(platform):
+    yield
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.mix, self.head = nn.Embedding(50, 16), nn.Linear(16, 16), nn.Linear(16, 50)
+
+    def forward(self, ids, mask):
+        found = torch.log_softmax(self.head(F.gelu(self.mix(self.table(ids)))), -1)
+        return found.gather(-1, ids[..., None])[..., 0] * mask
+
+
+def batch(n, rows=4):
+    return torch.randint(0, 50, (rows, n), device="cuda"), (torch.rand(rows, n, device="cuda") > 0.1).float()
+
+
+def trained(net, optimizer, ids, mask):
+    optimizer.zero_grad()
+    out = net(ids, mask)
+    loss = -out.sum() / mask.sum()
+    loss.backward()
+    found = [out.detach(), loss.detach(), *[p.grad.clone() for p in net.parameters()]]
+    optimizer.step()
+    return found
+
+
+@pytest.mark.parametrize("buckets", [[16, 32], None])
+def test_many_lengths_are_few_captures(buckets):
+    """Losses, gradients and weights are eager's; by the second epoch nothing is captured any more."""
+    torch.manual_seed(0)
+    theirs = Tagger().cuda()
+    own = copy.deepcopy(theirs)
+    net = gfxgraph.graphed(own, dynamic={"ids": {1: "t"}, "mask": {1: "t"}}, buckets=buckets)
+    of = gfxgraph.callables.graphed.Graphed.of(net)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (net, theirs)]
+    seen, lengths = [], LENGTHS if buckets else [*LENGTHS, 10]  # the first call is traced, and captures nothing
+    for _ in range(4):
+        for n in lengths:
+            given = batch(n)
+            mine, eager = (trained(each, o, *given) for each, o in zip((net, theirs), optimizers))
+            torch.testing.assert_close(mine, eager)
+            assert mine[0].is_contiguous() and mine[0].untyped_storage().nbytes() == 4 * 4 * n
+        seen.append(of.stats()["captures"])
+    stats = of.stats()
+    # Four an octave from 7 to 31: 7, 10, 12, 14, 16, 20, 24, 28, 32.
+    assert seen[0] == seen[-1] == (2 if buckets else 9), of.explain()
+    assert stats["eager"] == {"warm-up": 1} and stats["replays"] == 4 * len(lengths) - 1 and not stats["pieces"], (
+        of.explain()
+    )
+    assert "t may be padded: no row reaches another" in of.explain()
+
+
+def gradients(fn, given, wanted):
+    """Results and gradients, the latter of a loss that weighs each row in its own way."""
+    out = fn(*given)
+    weights = torch.linspace(0.5, 2, out.numel(), device="cuda").view(out.size())
+    return [out.detach(), *torch.autograd.grad((out * weights).sum(), wanted, allow_unused=True)]
+
+
+def same(fn, graphed, make, wanted, sizes):
+    for size in sizes:
+        given = make(*size) if isinstance(size, tuple) else make(size)
+        own = [*wanted, *[t for t in given if t.requires_grad]]
+        torch.testing.assert_close(gradients(graphed, given, own), gradients(fn, given, own), msg=str(size))
+
+
+def weight(*size):
+    return torch.randn(*size, device="cuda", requires_grad=True)
+
+
+def test_an_argument_that_needs_gradients_and_two_dims():
+    """The gradient of a padded argument is its own rows' one; the two dims are told apart."""
+    torch.manual_seed(0)
+    w = weight(6, 6)
+
+    def f(x, bias):
+        return torch.softmax((x @ w).transpose(0, 1) + bias[:, None], -1).tanh()
+
+    make = lambda b, t: (weight(b, t, 6), torch.randn(t, 6, device="cuda"))  # noqa: E731
+    g = gfxgraph.graphed(f, dynamic={"x": {0: "b", 1: "t"}, "bias": {0: "t"}}, buckets={"b": [4, 8], "t": [16]})
+    same(f, g, make, [w], [(3, 9), (5, 12), (8, 16), (3, 11), (4, 9), (7, 16), (5, 12), (2, 13), (3, 9)])
+    assert g.stats()["captures"] == 2 and g.stats()["eager"] == {"warm-up": 1}, g.explain()
+
+
+def test_padding_is_no_row_of_zeros():
+    """A row is divided by its length: of zeros, that is not a number, and would reach the weights' gradients."""
+    torch.manual_seed(0)
+    w = weight(6, 6)
+    f = lambda x: (x / x.norm(dim=-1, keepdim=True)) @ w  # noqa: E731
+    g = gfxgraph.graphed(f, dynamic={"x": {0: "n"}}, buckets=[8])
+    same(f, g, lambda n: (torch.randn(n, 6, device="cuda"),), [w], [5, 6, 7, 5, 3])
+    assert g.stats()["replays"] == 4, g.explain()
+
+
+def test_two_lengths_before_one_backward():
+    """A backward belongs to its own forward, whose rows were others."""
+    torch.manual_seed(0)
+    w = weight(6, 6)
+    f = lambda x: (x @ w).sigmoid()  # noqa: E731
+    g = gfxgraph.graphed(f, dynamic={"x": {0: "n"}}, buckets=[8])
+    for _ in range(4):
+        a, b = torch.randn(5, 6, device="cuda"), torch.randn(7, 6, device="cuda")
+        mine, eager = (torch.autograd.grad(fn(a).sum() + 2 * fn(b).sum(), w) for fn in (g, f))
+        torch.testing.assert_close(mine, eager)
+    assert g.stats()["captures"] == 1
+
+
+class _Centred(torch.autograd.Function):
+    """Its backward takes rows together, its forward does not."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad - grad.mean(0)
+
+
+REFUSED = {
+    "batch norm": (lambda x, w: F.batch_norm(x @ w, None, None, training=True), "batch_norm"),
+    "mean": (lambda x, w: x @ w - (x @ w).mean(0), "mean"),
+    "frequencies": (lambda x, w: F.embedding(x.argmax(1), w, scale_grad_by_freq=True), "embedding"),
+    "custom": (lambda x, w: _Centred.apply(x @ w), "a custom autograd function"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_operation_that_mixes_rows_is_named(name, caplog):
+    """Each size has graphs of its own then: explain(), stats() and one warning say why, and strict raises."""
+    torch.manual_seed(0)
+    (f, op), w = REFUSED[name], weight(6, 6)
+    make = lambda n: (torch.randn(n, 6, device="cuda"), w.detach().requires_grad_())  # noqa: E731
+    dynamic = {"x": {0: "n"}}
+    with caplog.at_level(logging.WARNING):
+        g = gfxgraph.graphed(f, dynamic=dynamic, buckets=[8])
+        same(f, g, make, [], [5, 6, 7, 5, 6, 7, 5, 6, 7])
+    (why,) = g.stats()["slow"]
+    assert why.startswith("padding refused: n is not padded: ") and op in why and "graphs of its own" in why
+    assert why in g.explain() and sum("padding_refused" in each.message for each in caplog.records) == 1
+    assert g.stats()["captures"] == 3
+    strict = gfxgraph.graphed(f, dynamic=dynamic, buckets=[8], strict=True)
+    with pytest.raises(ConfigError, match="padding_refused"):
+        for n in (5, 6, 7):
+            strict(*make(n))
+
+
+def test_above_every_bucket():
+    """Such a call runs eagerly, and says so."""
+    w = weight(6, 6)
+    f = lambda x: (x @ w).relu()  # noqa: E731
+    g = gfxgraph.graphed(f, dynamic={"x": {0: "n"}}, buckets=[8])
+    same(f, g, lambda n: (torch.randn(n, 6, device="cuda"),), [w], [5, 6, 9, 7, 9])
+    assert g.stats()["eager"]["n=9 is larger than every bucket"] == 2 and g.stats()["captures"] == 1

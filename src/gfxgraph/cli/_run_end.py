@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -39,10 +40,10 @@ class RunEnd:
 
     def tell(self, status: int, *, is_quiet: bool, as_json: bool, is_guarded: bool) -> int:
         """Say how the run ended, write what was asked for; return the status to end with."""
-        rows = [json.loads(line)["stats"] for line in _lines(self.folder / "stats")]
+        rows = _rows(self.folder)
         result = self._write_page(status) if self.page else status
         if not is_quiet:
-            told = run_line.told(status, rows, is_guarded, self.lang == "zh")
+            told = run_line.told(status, rows, is_guarded, self.lang == "zh", bool(self.page))
             click.echo(json.dumps(told, ensure_ascii=False) if as_json else _short(visible(told["line"])), err=True)
         return result
 
@@ -58,6 +59,14 @@ class RunEnd:
         files.write(Path(str(self.page)), page.html(found))
         click.echo(f"gfxgraph report: {self.page}", err=True)
         return status
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    """``stats()`` of each process: what it wrote at its end, else the last that a killed one had kept."""
+    found = [json.loads(line) for line in _lines(folder / "stats")]
+    ended = {row["pid"] for row in found}
+    kept = [json.loads(line) for path in sorted(folder.glob("stats.*")) for line in _lines(path)]
+    return [row["stats"] for row in (*found, *(row for row in kept if row["pid"] not in ended))]
 
 
 def _lines(path: Path) -> list[str]:

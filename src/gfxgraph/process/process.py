@@ -99,6 +99,8 @@ class Process:
 
     def report(self, kind: str, reason: str, op: str = "", where: object = "", level: int = logging.WARNING) -> None:
         """Count an event; log it the first time, and at debug level every time."""
+        if kind == "fallback":
+            _local.fell_back = reason, str(where)
         if self.counters.event(kind, reason, op, str(where)):
             place = f" ({op}{' at ' if op and str(where) else ''}{where})" if op or str(where) else ""
             log.log(level, "%s: %s%s", kind.replace("_", " "), reason, place)
@@ -170,6 +172,12 @@ def leftover_modes() -> list[Any]:
     except AttributeError:
         modes = _local.modes = []
     return modes
+
+
+def last_fallback() -> tuple[str, str]:
+    """The reason and line of this thread's last fallback."""
+    found: tuple[str, str] = getattr(_local, "fell_back", ("a fallback", ""))
+    return found
 
 
 def active_session() -> OngoingCapture | None:

@@ -7,6 +7,7 @@ import inspect
 import linecache
 import os
 import sys
+import traceback
 import types
 from collections.abc import Mapping
 from types import CodeType, FrameType
@@ -77,6 +78,19 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
             note_library(module)
         frame = frame.f_back
     return None
+
+
+def line_of_error(error: BaseException) -> str:
+    """The program's innermost line that an error passed."""
+    found = [each for each in traceback.walk_tb(error.__traceback__) if user_frame(each[0]) is each[0]]
+    frame, line = found[-1] if found else (None, 0)
+    return f"{frame.f_code.co_filename}:{line}" if frame is not None else ""
+
+
+def line_of(fn: Any) -> str:
+    """Where a function, or a module's forward, is written; "" where it has no code."""
+    code = getattr(inspect.unwrap(getattr(fn, "forward", fn)), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
 
 
 def wants_plain_numbers() -> bool:

@@ -210,6 +210,8 @@ class Config:
     migraphx_graphs: bool = _read("MIGRAPHX_ENABLE_HIPGRAPH", "0 | 1", _flag, False)
     report: str = _read("GFXGRAPH_REPORT", "a folder for what gfxgraph report shows", _path, "")
     """Folder where each process leaves what `gfxgraph report` shows; empty: none."""
+    profile: bool = _read("GFXGRAPH_PROFILE", "0 | 1", _flag, False)
+    """Whether that has the GPU time inside graphs, by module, line and kernel."""
     compile: CompileWays = _read(
         "GFXGRAPH_COMPILE", "auto | 0 | regions (1)",
         _choice(CompileWays, CompileWays.REGIONS, CompileWays.OFF), CompileWays.AUTO,

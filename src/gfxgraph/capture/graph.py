@@ -595,6 +595,10 @@ class BridgedGraph(_TorchsGraph):
         """
         return rooms.inspect(self)
 
+    def profile(self) -> Any:
+        """GPU time of each node, by module, line and kernel, like ``gfxgraph.profile.of``; ``str()`` gives tables."""
+        return import_module("gfxgraph.reporting.profile").profile.of(self)  # by name: it lies above
+
     def steps_text(self) -> str:
         """Describe what a replay does, one step per line."""
         if self._program is None:

@@ -31,12 +31,16 @@ class RunEnd:
         page: where the HTML report goes.
     """
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], page: str | None) -> None:
-        self.folder, self.page = folder, page
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str], page: str | None, is_profiled: bool = False
+    ) -> None:
+        self.folder, self.page, self.is_profiled = folder, page, is_profiled
         self.lang = config.language_of(environment)
         self.environment = {**environment, stats_file.VARIABLE: str(folder / "stats")}
         if page:
             self.environment["GFXGRAPH_REPORT"] = str(folder)
+        if is_profiled:
+            self.environment["GFXGRAPH_PROFILE"] = "1"
 
     def tell(self, status: int, *, is_quiet: bool, as_json: bool, is_guarded: bool) -> int:
         """Say how the run ended, write what was asked for; return the status to end with."""
@@ -45,7 +49,24 @@ class RunEnd:
         if not is_quiet:
             told = run_line.told(status, rows, is_guarded, self.lang == "zh", bool(self.page))
             click.echo(json.dumps(told, ensure_ascii=False) if as_json else _short(visible(told["line"])), err=True)
+            if self.is_profiled and not as_json:
+                self._show_profile()
         return result
+
+    def _show_profile(self) -> None:
+        """The line about GPU time and its tables; the trace for Perfetto, beside the page."""
+        # lazily: few runs are profiled
+        from gfxgraph.reporting import process_files, profile_text
+
+        found = [table["profile"] for table in process_files.read(self.folder) if table.get("profile")]
+        line = run_line.profiled(found, self.lang == "zh")
+        if line:
+            trace = Path(str(self.page)).with_suffix(".trace.json")
+            graphs = [graph for each in found for graph in each["graphs"]]
+            files.write(trace, json.dumps(profile_text.chrome_trace(graphs)))
+            click.echo(_short(visible(f"          {line}; {self.page}, {trace}")), err=True)
+            for row in "\n\n".join(map(profile_text.text, found)).split("\n"):
+                click.echo(_short(visible(row)), err=True)
 
     def _write_page(self, status: int) -> int:
         # lazily: a run without a report does without

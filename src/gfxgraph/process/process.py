@@ -186,6 +186,8 @@ def active_session() -> OngoingCapture | None:
     return stack[-1] if stack else None
 
 
+note_module: Callable[[Any], None] | None = None
+"""Called with a capture's tape before an operation is written to it, while profiling is on."""
 repairs: list[Callable[[], object]] = []
 """Calls that do, in this thread, what an interrupt has left undone (capture/undo.py)."""
 

@@ -16,6 +16,8 @@ from gfxgraph.process.calls import WARM_UP, WAYS, summed
 _ASKED = frozenset(-number for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)))
 """Ends that somebody wanted."""
 COUNTED = ("capture_count", "replay_count", "split_count", "fallback_count")
+MOST_PARTS = 3
+"""Modules whose time is shown in the line."""
 MOST_REASONS = 2
 """Reasons shown in the line; the others are counted."""
 _TEXT = {
@@ -52,6 +54,11 @@ _TEXT = {
         "；逐一列出并说明如何改写：--report FILE.html",
     ),
     "fine": ("nothing to do", "无需处理"),
+    "step": (
+        "step {0:.1f} ms, GPU busy in graphs {1:.0f} %: {2}, gaps {3:.1f} ms",
+        "每步 {0:.1f} 毫秒，GPU 在图中忙碌 {1:.0f} %：{2}，空隙 {3:.1f} 毫秒",
+    ),
+    "rough": (" (the nodes' sum is more than a tenth off)", "（各节点之和偏差超过十分之一）"),
 }
 
 
@@ -115,8 +122,9 @@ def _calls(account: dict[str, Any], is_chinese: bool) -> str:
 
 
 def ranked(account: dict[str, Any], way: str) -> list[tuple[dict[str, Any], str, int]]:
-    """Reasons of eager calls or of calls in pieces, with their tables and counts, the costliest first: by the time that
-    such calls took where it is known, else by their number; warm-ups last.
+    """Reasons of eager calls or of calls in pieces, with their tables and counts, the costliest first.
+
+    That is by the time that such calls took where it is known, else by their number; warm-ups come last.
     """
     found = [(table, why, n) for table in account["of"] for why, n in table[way].items() if n]
     cost = lambda each: (each[1] != WARM_UP, (each[0].get("seconds") or {}).get(each[1], 0.0), each[2])  # noqa: E731
@@ -180,6 +188,18 @@ def _next(
     text = _text(key, is_chinese) if key else ""
     n = failed if key == "validation_failed" else captured
     return text.format(how=how_ended(status), n=n, at=at, why=why), key == "fine"
+
+
+def profiled(profiles: Sequence[dict[str, Any]], is_chinese: bool) -> str:
+    """The line about GPU time: of one step, which is a replay of the graph that was replayed most; "" without any."""
+    found = max(profiles, key=lambda each: each["busy_ms"], default=None)
+    if found is None or not found["busy_ms"] or not found["seconds"]:
+        return ""
+    n_steps = max(graph["n_replays"] for graph in found["graphs"])
+    step_ms, busy_ms = 1e3 * found["seconds"] / n_steps, found["busy_ms"] / n_steps
+    parts = [f"{name} {ms / n_steps:.1f} ms" for name, ms, _ in found["by_part"][:MOST_PARTS]]
+    text = _text("step", is_chinese).format(step_ms, 100 * busy_ms / step_ms, ", ".join(parts), step_ms - busy_ms)
+    return text + ("" if all(graph["agrees"] for graph in found["graphs"]) else _text("rough", is_chinese))
 
 
 def how_ended(status: int) -> str:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,8 @@ def profile_graph(graph: Any, name: str = "") -> GraphProfile:
                 times, none = found
                 gap += none
             with _put_back(step, program):
-                own += min(_timed(lambda: program.launch(step.graph)) for _ in range(N_TIMES))  # noqa: B023
+                program.launch(step.graph)  # sets what random operations read
+                own += min(_timed(_launch_of(step)) for _ in range(N_TIMES))
             program.launch(step.graph)
             nodes += _described(step, known, times)
     finally:
@@ -198,6 +200,11 @@ def _put_back(step: SegmentStep, program: Program) -> Iterator[None]:
         yield
     finally:
         before.put_back()
+
+
+def _launch_of(step: SegmentStep) -> Callable[[], object]:
+    """The driver's launch of a segment's exec, and nothing else."""
+    return partial(process.require().driver.launch, raw_exec(step.graph), torch.cuda.current_stream().cuda_stream)
 
 
 def _timed(run: Callable[[], object]) -> float:
@@ -276,16 +283,12 @@ def _by_walk(step: SegmentStep, program: Program, nodes: Sequence[SegmentNode]) 
     graph, graph_exec = raw_graph(step.graph), raw_exec(step.graph)
     working = set(working_nodes({node: driver.node_kind(node) for node in driver.nodes(graph)}))
     enabled = [node for node in working if driver.node_enabled(graph_exec, node)]
-    stream = torch.cuda.current_stream().cuda_stream
-
-    def run() -> None:
-        driver.launch(graph_exec, stream)
-
-    undo = Undo(lambda node=node: driver.set_node_enabled(graph_exec, node, True) for node in enabled)
+    run = _launch_of(step)
+    undo = Undo(partial(driver.set_node_enabled, graph_exec, handle, True) for handle in enabled)
     times = []
     try:
-        for node in enabled:
-            driver.set_node_enabled(graph_exec, node, False)
+        for handle in enabled:
+            driver.set_node_enabled(graph_exec, handle, False)
         program.launch(step.graph)
         none = min(_timed(run) for _ in range(N_TIMES))
         for node in nodes:
@@ -293,7 +296,7 @@ def _by_walk(step: SegmentStep, program: Program, nodes: Sequence[SegmentNode]) 
                 times.append(0.0)
                 continue
             if process.require().decisions.node_walk_resets:
-                driver.launch(graph_exec, stream)
+                run()
             driver.set_node_enabled(graph_exec, node.handle, True)
             times.append(max(0.0, min(_timed(run) for _ in range(N_TIMES)) - none))
             driver.set_node_enabled(graph_exec, node.handle, False)

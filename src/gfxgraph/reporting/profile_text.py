@@ -14,10 +14,11 @@ def text(found: dict[str, Any], most: int = 12) -> str:
     lines = []
     for graph in found["graphs"]:
         off = "" if graph["agrees"] else ": more than a tenth off, so shares are worth more than times"
-        lines.append(
-            f"{graph['name']}: {graph['ms']:.3f} ms a replay, {graph['n_replays']:,} replays; its "
-            f"{len(graph['nodes'])} nodes sum to {graph['sum_ms']:.3f} ms, {graph['gap_ms']:.3f} ms between them ({graph['how']}, {graph['overhead_ms']:.0f} ms to measure){off}"
-        )
+        lines += [
+            f"{graph['name']}: {graph['ms']:.3f} ms a replay, {graph['n_replays']:,} replays",
+            f"  {len(graph['nodes'])} nodes sum to {graph['sum_ms']:.3f} ms, {graph['gap_ms']:.3f} ms between them "
+            f"({graph['how']}, {graph['overhead_ms']:.0f} ms to measure){off}",
+        ]
     total = sum(ms for _, ms, _ in found["by_module"]) or 1.0
     for title, key in (("module", "by_module"), ("line", "by_where"), ("kernel", "by_kernel")):
         lines += ["", f"{'ms':>10}  {'share':>6}  {'nodes':>6}  {title}"]
@@ -35,7 +36,8 @@ def chrome_trace(graphs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     for pid, graph in enumerate(graphs):
         events.append({"ph": "M", "pid": pid, "name": "process_name", "args": {"name": graph["name"]}})
-        at, spans = 0.0, []
+        at = 0.0
+        spans: list[tuple[list[str], float, float]] = []
         for node in graph["nodes"]:
             us = node["ms"] * 1e3
             name = f"{Path(node['where']).name or node['op'] or node['kind']}"

@@ -30,6 +30,7 @@ _EXPORTS: dict[str, str] = {
     "write_report": "gfxgraph.reporting.page:write_report",
     "inspect": "gfxgraph.reporting.inspect:inspect",
     "profile": "gfxgraph.reporting.profile:profile",
+    "dump": "gfxgraph.reporting.dump:dump",
     "Conditional": "gfxgraph.callables.control.conditional:Conditional",
     "WhileLoop": "gfxgraph.callables.control.loops:WhileLoop",
     "TrainingStep": "gfxgraph.callables.training.training:TrainingStep",

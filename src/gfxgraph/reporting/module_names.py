@@ -34,14 +34,19 @@ class Noting:
 
     def __call__(self, tape: Tape) -> None:
         self.begun = self.begun or time.perf_counter()
-        frame, inner, outer = sys._getframe(2), None, None
+        path = self.path(sys._getframe(2))
+        if path is not None:
+            tape.modules[len(tape.rows)] = path
+
+    def path(self, frame: Any) -> str | None:
+        """The path of the module that runs at a frame, below the outermost one; None if none does."""
+        inner = outer = None
         while frame is not None:
             if frame.f_code is _CALL:
                 outer = frame.f_locals.get("self")
                 inner = inner if inner is not None else outer
-            frame = frame.f_back  # type: ignore[assignment]
-        if inner is not None and outer is not None:
-            tape.modules[len(tape.rows)] = self._path(outer, inner)
+            frame = frame.f_back
+        return self._path(outer, inner) if inner is not None and outer is not None else None
 
     def _path(self, outer: nn.Module, inner: nn.Module) -> str:
         known = self._names.get(id(outer))

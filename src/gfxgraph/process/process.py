@@ -101,11 +101,12 @@ class Process:
         """Count an event; log it the first time, and at debug level every time."""
         if kind == "fallback":
             _local.fell_back = reason, str(where)
+        extra = {"event": kind, "reason": reason, "op": op, "line": str(where)}  # for handlers that write JSON
         if self.counters.event(kind, reason, op, str(where)):
             place = f" ({op}{' at ' if op and str(where) else ''}{where})" if op or str(where) else ""
-            log.log(level, "%s: %s%s", kind.replace("_", " "), reason, place)
+            log.log(level, "%s: %s%s", kind.replace("_", " "), reason, place, extra=extra)
         elif log.isEnabledFor(logging.DEBUG):
-            log.debug("%s, again: %s (%s %s)", kind.replace("_", " "), reason, op, where)
+            log.debug("%s, again: %s (%s %s)", kind.replace("_", " "), reason, op, where, extra=extra)
 
 
 _current: Process | None = None

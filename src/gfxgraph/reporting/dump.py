@@ -1,8 +1,8 @@
 """Copies of tensors inside a graph, recorded as nodes of it and read after a replay.
 
 A hook that prints or saves runs once, at the capture. One that copies is captured with the rest: each replay fills
-the copy again. So the first layer in which a graph differs from eager, or one machine from another, is found by running
-both with the same names, and comparing the files (``gfxgraph diff``).
+the copy again. So the first layer in which a graph differs from eager, or one machine from another, is found by
+running both with the same names, and comparing the files (``gfxgraph diff``).
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -241,7 +240,7 @@ class Worlds:
         """Why calls of a signature are traced again; "" for its first one."""
         assert self._front is not None
         if key in self._traced:
-            why = re.sub(r"G\['(?:__import_\w+'\]\.)?(\w*)(?:'\])?", r"\1", self._front.why_not(args, kwargs))
+            why = self._front.told(self._front.why_not(args, kwargs))
             return f"traced again: {why or 'what it read'} no longer holds"
         if len(self._traced) >= MAX_WORLDS:
             self._traced.clear()

@@ -40,7 +40,7 @@ def command(one: Path, other: Path, rtol: float, as_json: bool, quiet: bool) -> 
     # lazily: it needs torch
     from gfxgraph.reporting.dump import differences
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"name": name, "difference": most, "relative": relative, "what": what}
         for name, most, relative, what in differences(_read(one), _read(other))
         if relative > rtol
@@ -49,9 +49,8 @@ def command(one: Path, other: Path, rtol: float, as_json: bool, quiet: bool) -> 
         click.echo(json.dumps(rows))
     elif not quiet:
         for row in rows:
-            click.echo(
-                f"{row['name']}: {row['what'] or '{difference:.3g} ({relative:.2g} of its largest)'.format(**row)}"
-            )
+            how = f"{row['difference']:.3g} ({row['relative']:.2g} of its largest)"
+            click.echo(f"{row['name']}: {row['what'] or how}")
         click.echo(f"{len(rows)} differ" if rows else "nothing differs")
     sys.exit(STATUS_DIFFERENT if rows else 0)
 

@@ -386,7 +386,6 @@ def _exchange(number: int, held: object, handler: Handler) -> None:
 # -- one function ------------------------------------------------------------------------------------------
 
 IDLE = "it launches nothing on the device"
-RAISED = "it raised an error while it was traced"
 MOST_WORLDS = 32
 """Most worlds kept for one function; the least recently used is dropped first."""
 MAX_RAISED = 16

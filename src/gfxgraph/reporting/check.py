@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from gfxgraph.capture.record.user_lines import line_of, line_of_error, user_fram
 from gfxgraph.capture.replay.program import ReadStep
 from gfxgraph.core.unsafe import Kind
 from gfxgraph.errors import CaptureError, CommandError, GfxGraphError
-from gfxgraph.process import process
+from gfxgraph.process import calls, process
 from gfxgraph.reporting.rewrites import rewrite, why_unsafe
 
 SPLITS, BREAKS = "splits", "breaks"
@@ -85,6 +86,8 @@ class Checked:
     n_operations: int
     notes: tuple[UncapturedPlace, ...] = ()
     """What a graph holds otherwise than a reader of the function may think; no reason against a capture."""
+    replay: dict[str, int] | None = None
+    """How one replay ran: by way, as ``gfxgraph.stats()["calls"]`` counts it; None if there was none."""
 
     @property
     def is_one_graph(self) -> bool:
@@ -228,7 +231,17 @@ def check(fn: Callable[..., Any], args: Sequence[Any] = (), *, target: str = "")
     findings = [replace(f, then=outcomes.get((f.file, f.line), "") if f.kind == SPLITS else "") for f in findings]
     notes = [*seen.found.values(), *_baked(fn, args)]
     name = target or getattr(fn, "__qualname__", str(fn))
-    return Checked(name, tuple(findings), len(segments), n_operations, tuple(notes))
+    return Checked(name, tuple(findings), len(segments), n_operations, tuple(notes), _replayed(graph))
+
+
+def _replayed(graph: Any) -> dict[str, int] | None:
+    """How one replay runs, as the account of calls has it."""
+    if graph._program is None:
+        return None
+    with suppress(GfxGraphError):
+        graph.replay()
+    table = graph.account.table()
+    return {way: calls.n_of(table, way) for way in calls.WAYS}
 
 
 def _outcomes(graph: Any) -> dict[tuple[str, int], str]:

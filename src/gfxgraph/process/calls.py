@@ -192,9 +192,26 @@ def n_of(table: dict[str, Any], way: str) -> int:
     return table[way] if way == "by_graph" else sum(table[way].values())
 
 
+def _together(one: Any, other: Any) -> Any:
+    """Two values of one key of a table as one."""
+    if isinstance(one, dict):
+        return {**other, **{key: _together(one[key], other[key]) if key in other else one[key] for key in one}}
+    if isinstance(one, (tuple, list)):
+        return tuple(map(sum, zip(one, other)))
+    return one if isinstance(one, str) else one + other
+
+
 def summed(found: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """All accounts in one: calls by way, and the accounts themselves, those with the most calls first."""
-    rows = sorted(found, key=lambda table: -sum(n_of(table, way) for way in WAYS))
+    """All accounts in one: calls by way, and the accounts themselves, those with the most calls first.
+
+    Callables of one name and line, in this process or in several, are one.
+    """
+    merged: dict[tuple[str, str], dict[str, Any]] = {}
+    for table in found:
+        known = merged.setdefault((table["name"], table["where"]), {})
+        for key, value in table.items():
+            known[key] = _together(known[key], value) if key in known else value
+    rows = sorted(merged.values(), key=lambda table: -sum(n_of(table, way) for way in WAYS))
     return {**{way: sum(n_of(table, way) for table in rows) for way in WAYS}, "of": rows}
 
 

@@ -132,7 +132,8 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> Iterator[tuple[st
             yield name, numpy.inf, numpy.inf, f"shapes {a.shape} and {b.shape}"
         else:
             x, y = a.astype("float64"), b.astype("float64")
-            gap = numpy.where((x == y) | (numpy.isnan(x) & numpy.isnan(y)), 0.0, numpy.abs(x - y))
+            with numpy.errstate(invalid="ignore"):
+                gap = numpy.where((x == y) | (numpy.isnan(x) & numpy.isnan(y)), 0.0, numpy.abs(x - y))
             most = float(numpy.nan_to_num(gap, nan=numpy.inf).max(initial=0.0))
             scale = float(numpy.nan_to_num(numpy.abs(y)).max(initial=0.0))
             yield name, most, most / scale if scale else most, ""

@@ -132,15 +132,19 @@ def _reasons(stats: dict[str, Any]) -> list[list[Any]]:
     """Why calls did not run by one graph, the costliest first: way, calls, seconds, callable, reason, line."""
     account = stats.get("calls") or {"of": []}
     found = []
+    n_warm = sum(table["eager"].get(calls.WARM_UP, 0) for table in account["of"])
+    warm = [["eager", n_warm, None, "", calls.WARM_UP, ""]] if n_warm else []
     for way in ("raised", "eager", "in_pieces"):
         for table, why, n in run_line.ranked(account, way):
+            if why == calls.WARM_UP:
+                continue
             seconds = (table.get("seconds") or {}).get(why)
             found.append([way, n, seconds, table["name"], why, table["places"].get(why) or table["where"]])
     for table in account["of"]:
         found += [
             ["slow", n, None, table["name"], why, table["where"]] for why, n in (table.get("slow") or {}).items()
         ]
-    return sorted(found, key=lambda r: (r[4] == calls.WARM_UP, r[0] != "raised", -float(r[2] or 0.0), -int(r[1])))
+    return sorted(found, key=lambda row: (row[0] != "raised", -float(row[2] or 0.0), -int(row[1]))) + warm
 
 
 def _profile(found: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from gfxgraph.process.calls import WARM_UP, WAYS, summed
 _ASKED = frozenset(-number for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)))
 """Ends that somebody wanted."""
 COUNTED = ("capture_count", "replay_count", "split_count", "fallback_count")
+LONGEST_REASON = 100
 MOST_PARTS = 3
 """Modules whose time is shown in the line."""
 MOST_REASONS = 2
@@ -138,12 +139,18 @@ def _reasons(account: dict[str, Any], way: str, is_chinese: bool) -> Iterator[st
     for table, why, n in others[:MOST_REASONS]:
         where = table["places"].get(why) or table["where"]
         at = _text("at", is_chinese).format(where) if where else ""
-        yield f"{table['name']}, {' '.join(why.split())}{at} ({n:,})"
+        yield f"{table['name']}, {_shortened(why)}{at} ({n:,})"
     rest = others[MOST_REASONS:]
     if rest:
         yield _text("more", is_chinese).format(len(rest), sum(n for _, _, n in rest))
     if warm:
         yield f"{WARM_UP} ({warm:,})"
+
+
+def _shortened(why: str) -> str:
+    """A reason that fits into a line; the page and ``explain()`` have all of it."""
+    words = " ".join(why.split()).partition(" (Called ")[0]
+    return words if len(words) <= LONGEST_REASON else f"{words[:LONGEST_REASON].rpartition(' ')[0]} ..."
 
 
 def _raised(account: dict[str, Any]) -> list[tuple[str, int, str]]:

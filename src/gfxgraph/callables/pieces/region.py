@@ -118,7 +118,9 @@ class Region(CapturedCallable):
             or (self._is_backward and _layouts(inputs, variant.positions) != variant.layouts)
         ):
             if not self._is_looked_at:
-                return self.look(inputs)
+                result = self.look(inputs)
+                self.eager.count(self.why_eager or "warm-up")
+                return result
             variant = self._find(inputs)
             if variant is None:
                 self.eager.count(self.why_eager)

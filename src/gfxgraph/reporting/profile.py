@@ -210,7 +210,8 @@ def _launch_of(step: SegmentStep) -> Callable[[], object]:
 
 def _own_time(run: Callable[[], object]) -> float:
     """Milliseconds of a whole launch; of a short one many in a row, for a device that waits for it is not at work."""
-    n = IN_A_ROW if _timed(run) < SHORT_MS else 1
+    is_real = process.require().platform != "simulator"
+    n = IN_A_ROW if is_real and _timed(run) < SHORT_MS else 1
     return min(_timed(lambda: [run() for _ in range(n)]) for _ in range(N_TIMES)) / n
 
 

@@ -11,7 +11,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.reporting.module_names import plain
-from gfxgraph.reporting.profile import Profile, matched
+from gfxgraph.reporting.profile import TimedGraphs, matched
 
 WIDTH = 192
 
@@ -88,7 +88,7 @@ def test_every_node_is_named_and_the_sum_agrees(model, processor_time):
     assert "layers.*.mlp.*" in table and "4 replays" in table
     from gfxgraph.process import process
 
-    assert process.note_module is None
+    assert process.note_module is process.no_note
 
 
 @pytest.mark.any_platform
@@ -147,4 +147,4 @@ def test_events_are_matched_to_nodes():
     assert matched(events, nodes) == [1.0, 2.0, 3.0, 4.0]
     assert matched([(f"other {i}", float(i)) for i in range(4)], nodes) == [0.0, 1.0, 2.0, 3.0]
     assert matched(events[1:], nodes) is None
-    assert str(Profile()) == "no graph was replayed"
+    assert str(TimedGraphs()) == "no graph was replayed"

@@ -187,8 +187,12 @@ def active_session() -> OngoingCapture | None:
     return stack[-1] if stack else None
 
 
-note_module: Callable[[Any], None] | None = None
-"""Called with a capture's tape before an operation is written to it, while profiling is on."""
+def no_note(tape: Any) -> None:
+    """What ``note_module`` is while profiling is off."""
+
+
+note_module: Callable[[Any], None] = no_note
+"""Called with a capture's tape before an operation is written to it."""
 repairs: list[Callable[[], object]] = []
 """Calls that do, in this thread, what an interrupt has left undone (capture/undo.py)."""
 

@@ -97,7 +97,7 @@ class GraphProfile:
 
 
 @dataclass(slots=True)
-class Profile:
+class TimedGraphs:
     """The result of ``gfxgraph.profile``; ``str()`` gives tables.
 
     Args:
@@ -338,11 +338,11 @@ class profile:  # noqa: N801  # a function and a context, as torch.no_grad is
     """
 
     def __init__(self) -> None:
-        self.found = Profile()
+        self.found = TimedGraphs()
         self._before: dict[int, int] = {}
         self._noting, self._measuring = module_names.Noting(), 0.0
 
-    def __enter__(self) -> Profile:
+    def __enter__(self) -> TimedGraphs:
         state = process.require()
         process.note_module = self._noting
         self._before = {id(graph): graph.n_replays for graph in list(state.graphs)}
@@ -353,7 +353,7 @@ class profile:  # noqa: N801  # a function and a context, as torch.no_grad is
     def __exit__(self, *error: object) -> None:
         torch.cuda.synchronize()
         self.found.seconds = time.perf_counter() - (self._noting.begun or self._begun) - self._measuring
-        process.note_module = None
+        process.note_module = process.no_note
         leaving.remove(self._leaving)
         for graph in list(process.require().graphs):
             self._leaving(graph)
@@ -371,8 +371,8 @@ class profile:  # noqa: N801  # a function and a context, as torch.no_grad is
         self._measuring += time.perf_counter() - begun
 
     @staticmethod
-    def of(obj: Any, *args: Any, **kwargs: Any) -> Profile:
-        """Profile a captured graph, or what a graphed callable has captured, or captures for these arguments.
+    def of(obj: Any, *args: Any, **kwargs: Any) -> TimedGraphs:
+        """TimedGraphs a captured graph, or what a graphed callable has captured, or captures for these arguments.
 
         Raises:
             TypeError: ``obj`` holds no graph.
@@ -382,7 +382,7 @@ class profile:  # noqa: N801  # a function and a context, as torch.no_grad is
                 for _ in range(3):  # trace or warm-up, capture, replay
                     obj(*args, **kwargs)
             return found
-        found = Profile()
+        found = TimedGraphs()
         for label, graph in graphs_of(obj)[0]:
             if graph._program is not None:
                 found.graphs.append(profile_graph(graph, label))

@@ -372,7 +372,7 @@ class profile:  # noqa: N801  # a function and a context, as torch.no_grad is
 
     @staticmethod
     def of(obj: Any, *args: Any, **kwargs: Any) -> TimedGraphs:
-        """TimedGraphs a captured graph, or what a graphed callable has captured, or captures for these arguments.
+        """Profile a captured graph, or what a graphed callable has captured, or captures for these arguments.
 
         Raises:
             TypeError: ``obj`` holds no graph.

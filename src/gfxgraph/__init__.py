@@ -29,6 +29,8 @@ _EXPORTS: dict[str, str] = {
     "memory_report": "gfxgraph.reporting.memory_use:memory_report",
     "write_report": "gfxgraph.reporting.page:write_report",
     "inspect": "gfxgraph.reporting.inspect:inspect",
+    "profile": "gfxgraph.reporting.profile:profile",
+    "dump": "gfxgraph.reporting.dump:dump",
     "Conditional": "gfxgraph.callables.control.conditional:Conditional",
     "WhileLoop": "gfxgraph.callables.control.loops:WhileLoop",
     "TrainingStep": "gfxgraph.callables.training.training:TrainingStep",

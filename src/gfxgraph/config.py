@@ -42,7 +42,7 @@ class WaveMode(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """What ``HGB_LOG_LEVEL`` asks for."""
+    """What ``GFXGRAPH_LOG`` asks for."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -189,7 +189,7 @@ class Config:
     vram_cap: float = _read("GFXGRAPH_VRAM_CAP", "a fraction above 0, at most 1", _fraction, 0.80)
     lib: str = _read("GFXGRAPH_LIB", "path of the native library", _path, "")
     log_level: LogLevel = _read(
-        "HGB_LOG_LEVEL", "debug | info | warn | error", _choice(LogLevel, warning=LogLevel.WARN), LogLevel.WARN
+        "GFXGRAPH_LOG", "debug | info | warn | error", _choice(LogLevel, warning=LogLevel.WARN), LogLevel.WARN
     )
     trusted_replay_threshold: int | None = _read(
         "GFXGRAPH_TRUSTED_REPLAY_THRESHOLD", "a whole number, 0 or more", _whole(0), None
@@ -210,6 +210,8 @@ class Config:
     migraphx_graphs: bool = _read("MIGRAPHX_ENABLE_HIPGRAPH", "0 | 1", _flag, False)
     report: str = _read("GFXGRAPH_REPORT", "a folder for what gfxgraph report shows", _path, "")
     """Folder where each process leaves what `gfxgraph report` shows; empty: none."""
+    profile: bool = _read("GFXGRAPH_PROFILE", "0 | 1", _flag, False)
+    """Whether that has the GPU time inside graphs, by module, line and kernel."""
     compile: CompileWays = _read(
         "GFXGRAPH_COMPILE", "auto | 0 | regions (1)",
         _choice(CompileWays, CompileWays.REGIONS, CompileWays.OFF), CompileWays.AUTO,
@@ -228,6 +230,7 @@ class Config:
 _FIELDS = tuple(each for each in fields(Config) if each.metadata)
 VARIABLES: Mapping[str, str] = {each.metadata["variable"]: each.metadata["allowed"] for each in _FIELDS} | {
     "GFXGRAPH_REPLAY_HOT_MODE": "0 | 1",
+    "HGB_LOG_LEVEL": "debug | info | warn | error",
     "HGB_DEBUG": "0 | 1; same as HGB_LOG_LEVEL=debug",
     "SGLANG_RDNA2_KERNELS": "0 | 1",
 }
@@ -414,6 +417,8 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
         defaults["activation"] = Activation.ON
     if read("HGB_DEBUG", _flag, False) or source.get("GFXGRAPH", "").strip().lower() == Activation.DEBUG:
         defaults["log_level"] = LogLevel.DEBUG
+    levels = next(each.metadata["parse"] for each in _FIELDS if each.name == "log_level")
+    defaults["log_level"] = read("HGB_LOG_LEVEL", levels, defaults["log_level"])  # its old name
     found = {
         each.name: read(each.metadata["variable"], each.metadata["parse"], defaults[each.name]) for each in _FIELDS
     }

@@ -101,3 +101,60 @@ def test_every_finding_has_a_place(module, monkeypatch):
     assert finding.text().startswith(f"{module.name}:{line_of('def clean(x):')}: breaks")
     monkeypatch.chdir("/")
     assert finding.text().startswith(f"{module.parent}")
+
+
+NOTES = """
+import torch, logging
+FACTOR = 3
+
+def step(x, n):
+    y = x * n * FACTOR
+    print("step")
+    logging.getLogger("mine").warning("seen")
+    if y.sum() > 0:
+        y = y + 1
+    return y
+
+def fails(x):
+    y = x + 1
+    return y.nowhere
+"""
+
+
+def test_what_a_reviewer_must_hear(module, capsys):
+    """What a branch decided, what runs once and which numbers are baked in, each at its line, as annotations too."""
+    module.write_text(NOTES)
+    found = check.check(check.load(f"{module}:step"), [torch.ones(4, device="cuda"), 2])
+    lines = NOTES.splitlines()
+    (split,) = found.findings
+    assert split.line == lines.index("    if y.sum() > 0:") + 1 and "raises GuardMismatch" in split.then
+    notes = {(note.kind, note.line): note.op for note in found.notes}
+    assert notes == {
+        ("once", lines.index('    print("step")') + 1): "print()",
+        ("once", lines.index('    logging.getLogger("mine").warning("seen")') + 1): "logging",
+        ("baked in", lines.index("def step(x, n):") + 1): "n = 2, FACTOR = 3",
+    }
+    assert (
+        split.annotation().startswith("::warning file=")
+        and f",line={split.line}::Tensor.__bool__" in split.annotation()
+    )
+    assert all(note.annotation().startswith("::notice file=") for note in found.notes)
+    with pytest.raises(check.CannotCheck) as failed:
+        check.check(check.load(f"{module}:fails"), [torch.ones(4, device="cuda")])
+    assert failed.value.place == (str(module), lines.index("    return y.nowhere") + 1)
+
+
+def test_a_scaler_of_gradients_has_its_own_remedy(module):
+    """Its own ``.item()`` is answered by a fused optimizer, not by rewriting the program's line."""
+    net = torch.nn.Linear(4, 4).cuda()
+    scaler, optimizer = torch.amp.GradScaler("cuda"), torch.optim.SGD(net.parameters(), lr=0.1)
+    x = torch.ones(2, 4, device="cuda")
+
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        scaler.scale(net(x).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    (found,) = check.check(step).findings
+    assert found.op == "Tensor.item of torch.amp.GradScaler" and "fused=True" in found.rewrite

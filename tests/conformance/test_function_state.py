@@ -413,7 +413,7 @@ def test_objects_in_every_way():
                 assert torch.equal(g(x), f(x)), f"change {i}"
     finally:
         _Mapped.table = was
-    assert set(g.stats()["eager"]) == {"warm-up"}
+    assert all(why == "warm-up" or why.startswith("traced again: ") for why in g.stats()["eager"])
     assert g.stats()["replays"] >= len(changes)
 
 

@@ -368,14 +368,9 @@ def test_in_place_by_recapture():
         x.fill_(i)
         torch.testing.assert_close(g(mine, x), f(eager, x), rtol=0, atol=0)
         torch.testing.assert_close(mine, eager, rtol=0, atol=0)
-    assert g.stats() == {
-        "captures": 1,
-        "replays": 5,
-        "eager": {"warm-up": 1},
-        "pieces": {},
-        "slow": {},
-        "signatures": 1,
-    }
+    found = g.stats()
+    assert (found["captures"], found["replays"], found["signatures"], found["slow"]) == (1, 5, 1, {})
+    assert found["eager"] == {"warm-up": 1} and not found["pieces"]
     other = filled(3)
     for _ in range(3):
         torch.testing.assert_close(g(mine, other), f(eager, other), rtol=0, atol=0)

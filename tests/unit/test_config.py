@@ -34,6 +34,8 @@ def test_empty_environment_gives_the_defaults():
         ("GFXGRAPH_VRAM_CAP", "0.5", "vram_cap", 0.5),
         ("GFXGRAPH_LIB", "/x/lib.so", "lib", "/x/lib.so"),
         ("HGB_LOG_LEVEL", "warning", "log_level", "warn"),
+        ("GFXGRAPH_LOG", "debug", "log_level", "debug"),
+        ("GFXGRAPH_PROFILE", "1", "profile", True),
         ("GFXGRAPH_TRUSTED_REPLAY_THRESHOLD", "4", "trusted_replay_threshold", 4),
         ("GFXGRAPH_TRUSTED_REPLAY_SAMPLE_INTERVAL", "2", "trusted_replay_sample_interval", 2),
         ("GFXGRAPH_DIAG", "0", "diag", False),

@@ -40,6 +40,7 @@ from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import GfxGraphFault
 from gfxgraph.hardware.software import migraphx_available
 from gfxgraph.process import bridge, process
+from gfxgraph.process.calls import Account
 from gfxgraph.types import OnUnsafe
 
 __all__ = ["ADAPTER", "GraphedProgram", "migraphx_available"]
@@ -92,6 +93,9 @@ class GraphedProgram(GraphedObject):
         self.enabled = config.load().migraphx_graphs if enabled is None else enabled
         self.why_eager = ""
         """Why no graph is tried any more; "" while one is."""
+        self.account = Account("a MIGraphX program")
+        """How its runs ended."""
+        weakref.finalize(self, self.account.close)
         self.n_captures = 0
         self._graphs: dict[tuple[Any, ...], _ProgramGraph] = {}
         self._fixed: dict[str, Any] = {}
@@ -130,7 +134,18 @@ class GraphedProgram(GraphedObject):
     # -- one run --------------------------------------------------------------------------------------
 
     def _run(self, params: Params, handle: int | None, plain: Callable[[], list[Any]]) -> list[Any]:
-        """``handle`` is the caller's stream; None: torch's current one."""
+        """``handle`` is the caller's stream; None: torch's current one. Counts how the run ended."""
+        n = self.account.by_graph
+        try:
+            result = self._ran(params, handle, plain)
+        except Exception as error:
+            self.account.failed(error)
+            raise
+        if self.account.by_graph == n:
+            self.account.eager.count(self.why_eager or "its graph is not captured, is compared with it, or is slower")
+        return result
+
+    def _ran(self, params: Params, handle: int | None, plain: Callable[[], list[Any]]) -> list[Any]:
         torch = _torch()
         if torch is None:
             return self._fall_back("torch sees no GPU", plain)
@@ -191,6 +206,7 @@ class GraphedProgram(GraphedObject):
             if isinstance(failed.__cause__, GfxGraphFault):
                 raise failed.__cause__ from None
             return self._fall_back(f"its graph could not be launched ({failed.why})", plain)
+        self.account.n_gone += 1
         self._last = stream.cuda_stream, stream.record_event(self._last[1] if self._last else None)
         return list(captured.results)
 
@@ -252,7 +268,9 @@ class GraphedProgram(GraphedObject):
         captured.n_unchecked -= 1
         views = [_bytes(argument) for argument in _once(params.values())]
         before = [view.clone() for view in views]
+        n = self.account.n_gone
         self._launch(params, captured, lambda: self._eagerly(params, stream))
+        self.account.n_gone = n  # the eager results are the caller's
         replayed = [_typed(result).clone() for result in captured.results]
         for view, saved in zip(views, before):
             view.copy_(saved)

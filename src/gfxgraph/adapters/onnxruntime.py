@@ -19,6 +19,7 @@ stand-ins only.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import first_line
 from gfxgraph.hardware import defect_environment, defects
 from gfxgraph.process import process
+from gfxgraph.process.calls import Account
 
 MOST_SHAPES = 16
 """Most sets of input shapes with buffers and a graph each; calls of further ones run without."""
@@ -97,6 +99,9 @@ class GraphedSession(GraphedObject):
         if provider_options:
             self._asked = list(zip(self._asked, provider_options))
         self.counts: Counter[str] = Counter()
+        self.account = Account("onnxruntime")
+        """How its runs ended."""
+        weakref.finalize(self, self.account.close)
         self.why_no_graph = ""
         """Why the provider's graphs are off; "" while they are on."""
         self._made: dict[Any, BoundRun] = {}
@@ -114,12 +119,17 @@ class GraphedSession(GraphedObject):
         if self.why_no_graph or not is_plain:
             if run_options is None and not self.why_no_graph:
                 run_options = self._options(NO_GRAPH)
-            return list(self.session.run(output_names, feeds, run_options))
+            result = list(self.session.run(output_names, feeds, run_options))
+            self.account.eager.count(
+                self.why_no_graph or "the caller's own run options, or values that are no arrays"
+            )
+            return result
         self.counts["run_count"] += 1
         key = tuple((name, feeds[name].shape, feeds[name].dtype.str) for name in sorted(feeds))
         if key not in self._made and len(self._made) >= MOST_SHAPES:
             self._note(f"{MOST_SHAPES} sets of shapes have a graph; others run without: pad to fewer sizes")
             results = self._exactly(feeds)
+            self.account.eager.count("more sets of shapes than have a graph")
         else:
             results = self._bound(key, feeds)
         return [results[name] for name in (self._names if output_names is None else output_names)]
@@ -135,6 +145,7 @@ class GraphedSession(GraphedObject):
             "provider": self.provider,
             "why_no_graph": self.why_no_graph,
             **{name: self.counts[name] for name in ("run_count", "validations", "fallback_count")},
+            "calls": self.account.table(),
             "shapes": {str([list(shape) for _, shape, _ in key]): made.n_runs for key, made in self._made.items()},
         }
 
@@ -190,15 +201,18 @@ class GraphedSession(GraphedObject):
         except self._failures as error:
             right = self._exactly(feeds)  # first: wrong inputs raise here
             self._give_up(f"a run on fixed buffers failed ({first_line(error)})")
+            self.account.eager.count(self.why_no_graph)
             return right
         made.n_runs += 1
         if not made.n_unchecked:
+            self.account.n_gone += 1
             return results
         made.n_unchecked -= 1
         right = self._exactly(feeds)
         self.counts["validations"] += 1
         if worst := _worst(results, right):
             self._give_up(f"a run on fixed buffers gives different results ({worst})")
+        self.account.eager.count(self.why_no_graph or "compared with its graph")
         return right
 
     def _bind(self, key: Any, feeds: Mapping[str, Any]) -> BoundRun:

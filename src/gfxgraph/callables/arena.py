@@ -46,6 +46,7 @@ from gfxgraph.core.tape import leaves
 from gfxgraph.errors import GfxGraphError, GuardMismatch, ReplayError
 from gfxgraph.guard import guard
 from gfxgraph.process import process
+from gfxgraph.process.calls import Account
 from gfxgraph.types import OnUnsafe
 
 _classes: dict[type, type] = {}
@@ -120,12 +121,14 @@ def capture_graph(
     pool: Any = None,
     *,
     on_unsafe: OnUnsafe | None = None,
+    account: Account | None = None,
 ) -> tuple[Any, Any]:
     """Capture ``call`` on the arena's stream, after the current stream's work; nothing is executed.
 
     Args:
         pool: a `SharedPool`, the id of one, or None for memory of its own.
         on_unsafe: overrides the settings', where values that are computed with are constants.
+        account: where its replays that are not one launch are counted; its other replays are the caller's to count.
 
     Returns:
         The graph, and what the call returned.
@@ -142,7 +145,7 @@ def capture_graph(
     torch.clear_autocast_cache()
     try:
         with torch.cuda.stream(place.stream):
-            return _recorded(place.state, getattr(pool, "id", pool), policy, call)
+            return _recorded(place.state, getattr(pool, "id", pool), policy, call, account)
     except CaptureDied:
         place.renew()
         raise
@@ -150,8 +153,11 @@ def capture_graph(
         torch.clear_autocast_cache()
 
 
-def _recorded(state: process.Process, pool_id: Any, policy: OnUnsafe, call: Callable[[], Any]) -> tuple[Any, Any]:
+def _recorded(
+    state: process.Process, pool_id: Any, policy: OnUnsafe, call: Callable[[], Any], account: Account | None
+) -> tuple[Any, Any]:
     graph = graph_class(state)(on_unsafe=policy)
+    graph.account = account or Account("a part of a callable", is_part=True)
     try:
         graph.capture_begin(pool=pool_id, capture_error_mode="thread_local")
         result = call()

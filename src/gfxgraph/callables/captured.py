@@ -55,7 +55,6 @@ from gfxgraph.callables.signature import (
     Args,
     Call,
     Fast,
-    GuardMiss,
     Kwargs,
     NotATree,
     RunEagerly,
@@ -65,9 +64,11 @@ from gfxgraph.callables.signature import (
 )
 from gfxgraph.callables.trace.dynamo import Calls, Frontend, returned
 from gfxgraph.callables.worlds import for_dynamo
+from gfxgraph.capture.record.user_lines import line_of
 from gfxgraph.capture.replay.graph_tensors import used_on
 from gfxgraph.errors import CaptureError, first_line
 from gfxgraph.process import bridge
+from gfxgraph.process.calls import Account
 from gfxgraph.types import MovedInput, OnUnsafe, ReplayMode
 
 if TYPE_CHECKING:
@@ -189,12 +190,14 @@ class Shared(CapturedCallable):
         name: str,
         options: Options,
         buffers: Buffers | None = None,
+        is_part: bool = False,
     ) -> None:
         super().__init__(name)
         self.fn = fn
         self.run = run
         self.front = front
         self.options = options
+        self.account = Account(name, line_of(fn), eager=self.eager, is_part=is_part)
         self.in_place = options.moved is MovedInput.RECAPTURE
         """Whether the caller's tensors are read and written in place: their addresses are part of a signature."""
         self.buffers = Buffers() if buffers is None else buffers
@@ -303,10 +306,10 @@ class Captured(CapturedCallable):
             result = self.fn(*args, **kwargs)
             if args is not call.args:
                 result = call.given_back(result, args, kwargs)
-        self.shared.eager.count(self.why_waits)
-        returned(call.kwargs, result, True)
+        returned(call.kwargs, result)
         self.look_at(result, None if stream is current else current)
-        return result
+        self.shared.eager.count(self.why_eager or self.why_waits)  # a warm-up only if a graph can follow
+        return returned(call.kwargs, result, True)
 
     def look_at(self, result: Any, current: Any = None) -> None:
         """What an eager result says of captures to come.
@@ -475,7 +478,7 @@ class Captured(CapturedCallable):
         before = arena.reserved()
         run = functools.partial(self.fn, *self.args, **self.kwargs)
         call = run if copy_results is None else lambda: copy_results(run())
-        graph, result = capture_graph(arena, call, pool, on_unsafe=self.on_unsafe)
+        graph, result = capture_graph(arena, call, pool, on_unsafe=self.on_unsafe, account=self.shared.account)
         homes = self.world.homes if self.world is not None else frozenset()
         is_plain, is_opaque = graph.is_plain, graph.is_opaque
         instance = Instance(graph, pool, is_plain, is_opaque, Outputs(result, self.statics, self.warm, homes))
@@ -555,11 +558,7 @@ class Captured(CapturedCallable):
         before, looks = [], instance.is_opaque and not self.was_looked_at and not self.in_place
         with suppress(torch.OutOfMemoryError):  # then its next replay is looked at
             before = [static.bits().clone() for static in self.statics] if looks else []
-        try:
-            replay(instance.graph, instance.mutated)
-        except GuardMiss:
-            self.n_gone -= 1  # the graph has counted it
-            raise
+        replay(instance.graph, instance.mutated)
         if before:
             self.was_looked_at = True
             written = {i for i, bits in enumerate(before) if not torch.equal(bits, self.statics[i].bits())}

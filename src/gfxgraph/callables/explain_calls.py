@@ -57,23 +57,24 @@ def _ways(graphed: Graphed) -> list[str]:
     refused: dict[str, list[str]] = {}
     for label, found in graphed._padding.refusals.items():
         refused.setdefault(f"{REFUSED}: {found.reason}", []).append(label)
-    rows = [(graphed._n_replays() + graphed._worlds.n_one_graph, "by a graph", "")]
-    stats = graphed.stats()
-    has_graphs = bool(stats["captures"])
-    rows += [(n, "in pieces" if has_graphs else "eager", why) for why, n in graphed._pieces.most_common()]
+    account, parts = graphed.account.table(), Counter[str](graphed.stats()["parts"])
+    done, of = account["operations"]
+    rows = [(account["by_graph"], "by a graph", "")]
+    rows += [(n, "in pieces", why) for why, n in graphed._pieces.most_common()]
     for why, n in graphed._eager.most_common():
         sizes = f" ({', '.join(refused[why])})" if why in refused else ""
         rows.append((n, "eager", why + sizes))
-    of_pieces = Counter(stats["eager"]) - graphed._eager
-    rows += [(n, "a piece", f"eager: {why}") for why, n in of_pieces.most_common()]
+    rows += [(n, "raised", f"{why} at {account['places'].get(why, '')}") for why, n in account["raised"].items()]
+    rows += [(n, "a piece", f"eager: {why}") for why, n in parts.most_common()]
     for why in set(refused) - set(graphed._eager):
         rows.append((0, "eager", f"{why} ({', '.join(refused[why])})"))
     lines = [f"  {'calls':>7}  way         why"]
     lines += [f"  {n:>7}  {way:<10}  {why}".rstrip() for n, way, why in rows]
     for why, n in graphed._slow_ways.most_common():
         lines.append(f"  {n} of those took the slow way: {why}")
-    if graphed._pieces and has_graphs:
-        lines.append("  in pieces: Python runs at each call, and each graph in between is captured on its own")
+    if graphed._pieces:
+        share = f"; {done} of {of} operations ran in graphs" if of else ""
+        lines.append(f"  in pieces: Python runs at each call, and each graph in between is its own{share}")
     return lines
 
 

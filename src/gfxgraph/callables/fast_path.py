@@ -569,8 +569,9 @@ MOST_UNASKED = 64
 EAGER = """def fast(args, kwargs):
         {}
         if is_asked() or is_capturing(): return MISS
+        result = fn(*args, **kwargs)
         count(why)
-        return fn(*args, **kwargs)
+        return result
 """
 
 

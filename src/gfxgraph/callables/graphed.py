@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 import types
 import weakref
 from collections import Counter
@@ -75,6 +76,7 @@ from gfxgraph.callables.trace.dynamo import (
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.training.bucketed_gradients import BucketedGradients
 from gfxgraph.callables.worlds import Worlds
+from gfxgraph.capture.record.user_lines import line_of_error
 from gfxgraph.capture.undo import is_ours, unbroken
 from gfxgraph.core.eager_or_graph import Way
 from gfxgraph.errors import CaptureError, DriverError
@@ -116,6 +118,9 @@ class Graphed:
         buffers: memory of static inputs that it shares with other callables.
     """
 
+    _is_part = False
+    """Whether its calls are parts of another's, and are counted there."""
+
     def __init__(
         self,
         fn: Callable[..., Any],
@@ -132,8 +137,6 @@ class Graphed:
         self._fast: Fast = never
         self._near: dict[Any, Route] = {}
         """The last route of calls with this tree and these shapes; its fast path checks everything itself."""
-        self._slow_ways: Counter[str] = Counter()
-        """Replays that no fast path serves, by reason."""
         self._routes: dict[Any, Route] = {}
         self._entries: dict[Any, Captured] = {}
         self._host_values: dict[Any, set[Any]] = {}
@@ -161,8 +164,11 @@ class Graphed:
                 self._run = fn if is_compiled(fn) else self._front.run
         self._pieces = Calls()
         """Calls in pieces, by reason."""
-        self._shared = Shared(fn, self._run, self._front, self._name, options, buffers)
+        self._shared = Shared(fn, self._run, self._front, self._name, options, buffers, self._is_part)
         self._eager = self._shared.eager
+        self.account = self._shared.account
+        """How its calls ran."""
+        self.account.pieces, self._slow_ways = self._pieces, self.account.slow
         forget = weakref.WeakMethod(self._evict_world)
         self._worlds: Any = Worlds(fn, self._front, self._eager, self._pieces, forget)
         self._captured: Callable[..., Captured] = Captured
@@ -181,6 +187,8 @@ class Graphed:
         self._bound: dict[str, Graphed] = {}
         """As a method: of what has no dict to keep it in."""
         functools.update_wrapper(self, fn, updated=())
+        self.account.replays = _asked(self, "_n_calls_by_graph", 0)
+        self.account.parts = _asked(self, "_operations", (0, 0))
 
     # -- one call ---------------------------------------------------------------------------------
 
@@ -213,6 +221,7 @@ class Graphed:
         """
         (of, result, is_counted), local.returned = local.returned, NOTHING_RETURNED
         if self._options.strict or not is_ours(error):
+            self.account.failed(error, line_of_error(error))
             raise
         has_run = of is kwargs
         why = f"{OWN}: {kind_and_line(error)}"
@@ -226,7 +235,7 @@ class Graphed:
 
     @unbroken
     def _slow(self, args: Args, kwargs: Kwargs) -> Any:
-        state = bridge.process_for_callables()
+        state, for_good = bridge.process_for_callables(), False
         if state is not None and (
             torch.cuda.is_current_stream_capturing() or (torch.compiler.is_compiling() and is_traced_here())
         ):
@@ -243,20 +252,22 @@ class Graphed:
                 return self._worlds.in_pieces(pieces, args, kwargs)
             if why not in self._eager:
                 self._shared.fall_back(why, for_good=False)
-            self._eager.count(why)
-            self._go_on_eagerly(why, args, kwargs)
+            for_good = True
         except DriverError as error:  # before any launch: a failed launch raises ReplayError
-            self._eager.count("a driver call failed")
+            why = "a driver call failed"
             if state is not None:
-                why = "a driver call failed; the call ran eagerly"
-                state.report("fallback", why, self._name, kind_and_line(error))
+                state.report("fallback", f"{why}; the call ran eagerly", self._name, kind_and_line(error))
         except RunEagerly as eager:
             if self._options.strict and eager.error is not None:
                 raise eager.error from eager.__cause__
-            self._eager.count(eager.why)
-            if eager.for_good and not self._options.strict:
-                self._go_on_eagerly(eager.why, args, kwargs)
-        return self._fn(*args, **kwargs)
+            why, for_good = eager.why, eager.for_good and not self._options.strict
+        if for_good:
+            self._go_on_eagerly(why, args, kwargs)
+        begun = time.perf_counter()
+        result = self._fn(*args, **kwargs)
+        self.account.timed(why, time.perf_counter() - begun)
+        self._eager.count(why)
+        return result
 
     def _in_bucket(self, state: process.Process, args: Args, kwargs: Kwargs) -> Any:
         """As `_graphed`; a call that needs gradients runs in its bucket, if one serves it."""
@@ -531,8 +542,9 @@ class Graphed:
             return graph(), True
         way = timed.next_way()
         if way is Way.EAGER:
+            result = timed.timed(way, lambda: self._fn(*call.args, **call.kwargs))
             self._eager.count("timed against its graph")
-            return timed.timed(way, lambda: self._fn(*call.args, **call.kwargs)), False
+            return result, False
         return timed.timed(way, graph), False
 
     # -- capture ----------------------------------------------------------------------------------
@@ -639,23 +651,26 @@ class Graphed:
     def stats(self) -> dict[str, Any]:
         """``captures``, ``replays``, ``eager`` (calls by reason), ``pieces`` and ``slow`` (likewise), ``signatures``.
 
-        ``replays`` counts graph replays, including those of pieces: one call in pieces may replay several.
-        ``eager`` counts calls of the function, and of its pieces, that ran without a graph; ``slow`` replays that
+        ``calls`` is the account of its calls, each in one way: ``by_graph``, ``in_pieces``, ``eager``, ``raised``.
+        ``eager`` and ``pieces`` are those of it. ``replays`` counts graph replays, including those of pieces: one
+        call in pieces may replay several. ``parts`` counts runs of pieces without a graph; ``slow`` replays that
         were found and copied step by step, since no generated function serves them.
         """
-        captures, replays, eager = self._shared.n_captures, self._n_replays(), Counter(self._eager)
+        captures, replays, parts = self._shared.n_captures, self._n_replays(), Counter[str]()
         for region in explain_calls.regions(self):
             found = region.stats()
             captures += found["captures"]
             replays += found["replays"]
-            eager.update({why: n for why, n in found["eager"].items() if why != "warm-up"})
+            parts.update(found["eager"])
         return {
             "captures": captures,
             "replays": replays,
-            "eager": dict(eager),
+            "eager": dict(self._eager),
             "pieces": dict(self._pieces),
+            "parts": dict(parts),
             "slow": dict(self._slow_ways),
             "signatures": len(self._entries),
+            "calls": self.account.table(),
         }
 
     @property
@@ -689,7 +704,25 @@ class Graphed:
             self._n_own, self._off = 0, ""
 
     def _n_replays(self) -> int:
-        return self._n_gone + sum(entry.replays() for entry in self._entries.values())
+        return self._n_gone + sum(entry.replays() for entry in list(self._entries.values()))
+
+    def _n_calls_by_graph(self) -> int:
+        return int(self._n_replays() + self._worlds.n_one_graph)
+
+    def _operations(self) -> tuple[int, int]:
+        """Operations of its pieces that ran in graphs, and all that ran; of the calls that were in pieces."""
+        n = of = 0
+        for region in explain_calls.regions(self) if self._pieces else ():
+            found = region.stats()
+            n += found["replays"] * region.n_operations
+            of += (found["replays"] + sum(found["eager"].values())) * region.n_operations
+        return n, of
+
+    def __del__(self) -> None:
+        try:
+            self.account.close()
+        except (AttributeError, TypeError):
+            return  # it was not made whole, or the interpreter ends
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method: each object has its own captures."""
@@ -724,6 +757,12 @@ class Graphed:
 
     def __repr__(self) -> str:
         return f"<graphed {self._name}: {len(self._entries)} signatures, {self.stats()['replays']} replays>"
+
+
+def _asked(owner: Any, name: str, otherwise: Any) -> Callable[[], Any]:
+    """Calls a method of ``owner``, which it does not keep alive."""
+    ref = weakref.ref(owner)
+    return lambda: getattr(of, name)() if (of := ref()) is not None else otherwise
 
 
 def _near(structure: Any, tensors: list[Tensor]) -> Any:

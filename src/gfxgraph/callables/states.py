@@ -78,10 +78,11 @@ class States:
 
     def run(self, arena: Arena, call: Call, why: str) -> Any:
         """Run the call itself, eagerly, where it would be captured; ``why`` is counted."""
-        self.shared.eager.count(why)
 
         def fn(*args: Any, **kwargs: Any) -> Any:
-            return returned(call.kwargs, self.shared.fn(*args, **kwargs), True)
+            result = self.shared.fn(*args, **kwargs)
+            self.shared.eager.count(why)
+            return returned(call.kwargs, result, True)
 
         return beside(arena, fn, call.args, call.kwargs)
 

@@ -45,7 +45,6 @@ from gfxgraph.callables.signature import (
 )
 from gfxgraph.callables.trace.dynamo import (
     LEFT_TO_PYTHON,
-    RAISED,
     WARM_UP,
     Calls,
     Frontend,
@@ -56,7 +55,6 @@ from gfxgraph.callables.trace.dynamo import (
 from gfxgraph.callables.trace.watch import Watch
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of, size_of, storage_address, used_on
-from gfxgraph.capture.undo import is_ours
 
 Evict = Callable[[], Callable[[World | None], None] | None]
 MOST_WITH_GRADIENTS = 4
@@ -97,6 +95,8 @@ class Worlds:
         self._worlds: dict[Any, World] = {}
         """By key of a call: the world of its last call."""
         self._untraceable = self._changing = ""
+        self._traced: set[Any] = set()
+        """Keys of calls that were traced."""
         self.n_one_graph = 0
         """Calls in Dynamo's code whose one graph was replayed."""
         self._bare: Calls = Calls()
@@ -215,6 +215,7 @@ class Worlds:
         # A call that may be differentiated stays on its own stream: backward runs where forward ran.
         stream = current if torch.is_grad_enabled() else arena.stream
         layouts = [_key_of(t) for t in call.tensors]
+        again = self._why_again(call.key, args, kwargs)
         world: World | None = None
         untraceable = ""
         stream.wait_stream(current)
@@ -227,10 +228,6 @@ class Worlds:
                     self._untraceable = "" if front.is_too_deep else untraceable
                 result = call.given_back(result, args, kwargs)
                 returned(call.kwargs, result)
-        except Exception as error:
-            if not (isinstance(error, RunEagerly) or is_ours(error)):
-                self._eager.count(RAISED)
-            raise
         finally:
             current.wait_stream(stream)
         made: list[Tensor] = []
@@ -239,38 +236,50 @@ class Worlds:
             if tensor.is_cuda and tensor.layout is torch.strided:
                 used_on(tensor, current)
         if world is None:
-            self._pieces.count(untraceable, is_eager=False)
+            self._eager.count(untraceable)
             return result
         world.why_pieces = world.why_pieces or why or why_from_outside(world.tensors)
         world.why_eager = what_changed(layouts, [_key_of(t) for t in call.tensors]) or world.why_eager
         world.zeros, world.skeleton = zeros_in(call.structure), skeleton(call.structure)
         self._worlds[call.key] = world
-        self._eager.count(WARM_UP)
+        self._eager.count(world.why_eager or again or WARM_UP)
         returned(call.kwargs, result, True)
         if not world.why_eager and not world.why_pieces:
             call.in_world(world)
         return result
 
+    def _why_again(self, key: Any, args: Args, kwargs: Kwargs) -> str:
+        """Why calls of a signature are traced again; "" for its first one."""
+        assert self._front is not None
+        if key in self._traced:
+            why = self._front.told(self._front.why_not(args, kwargs))
+            return f"traced again: {why or 'what it read'} no longer holds"
+        if len(self._traced) >= MAX_WORLDS:
+            self._traced.clear()
+        self._traced.add(key)
+        return ""
+
     def in_pieces(self, found: InPieces, args: Args, kwargs: Kwargs) -> Any:
         """Run the call as Dynamo's code, its graphs captured; one graph that was replayed is a replay."""
         assert self._front is not None
         n_eager, n_warm_ups, n_ran = local.n_eager, local.n_warm_ups, local.n_ran
-        before, local.noted = local.noted, []
+        before, local.noted, n_graphs = local.noted, [], len(self._front.graphs)
         try:
             result = returned(kwargs, self._front.pieces(*args, **kwargs))
         finally:
             noted, local.noted = local.noted, before
         if found.call is not None and len(noted) == 1:
             self._note_graphs(found.call, result, *noted[0])
-        n_eager, n_warm_ups = local.n_eager - n_eager, local.n_warm_ups - n_warm_ups
-        if found.is_one and local.n_ran == n_ran:
-            self._eager.count(LEFT_TO_PYTHON)
-        elif not found.is_one or n_eager > n_warm_ups:
+        n_eager, n_warm_ups, n_ran = local.n_eager - n_eager, local.n_warm_ups - n_warm_ups, local.n_ran - n_ran
+        if n_ran > n_eager and (n_eager or not found.is_one):
             self._pieces.count(found.why, is_eager=False)
-        elif n_eager:
-            self._eager.count(WARM_UP)
-        else:
+        elif n_ran > n_eager:
             self.n_one_graph += 1
+        elif not n_ran:
+            self._eager.count(LEFT_TO_PYTHON if found.is_one else found.why)
+        else:
+            again = "" if len(self._front.graphs) == n_graphs else self._why_again(found.why, args, kwargs)
+            self._eager.count(again or WARM_UP if n_eager == n_warm_ups else local.why_eager)
         self._bare[found.why] = 0 if n_warm_ups else self._bare[found.why] + 1
         return result
 

@@ -49,8 +49,8 @@ from gfxgraph.capture.torchs_graph import (
     without_liveness_check,
 )
 from gfxgraph.capture.undo import Undo, leave_modes, unbroken
-from gfxgraph.errors import CaptureError, ReplayError, member
-from gfxgraph.process import process
+from gfxgraph.errors import CaptureError, GfxGraphError, ReplayError, member
+from gfxgraph.process import calls, process
 from gfxgraph.types import GuardTier, OnUnsafe
 
 # One in this many replays is timed; the others read no clock.
@@ -105,6 +105,8 @@ class BridgedGraph(_TorchsGraph):
         self._left = self._granted = self._counted = 0
         self._unvalidated = 0
         self._is_timed = False
+        self.account: calls.Account | None = None
+        """Where its replays are counted; its callable's, if it has one."""
         self._lifecycle = Lifecycle()
         # The exception being handled when the capture began: an engine may retry inside its except block.
         self._begun_while = 0
@@ -211,6 +213,9 @@ class BridgedGraph(_TorchsGraph):
         self._state.graph_memory[id(program)] = program.addresses
         self._session = None
         self._state.counters.add("capture")
+        if self.account is None:
+            account = self.account = calls.of_graph(shown(session.begun_at))
+            account.graphs.add(self)
         self._is_ready()
         self._is_timed = False
         if process.log.isEnabledFor(logging.DEBUG):
@@ -317,9 +322,26 @@ class BridgedGraph(_TorchsGraph):
         self._state.counters.replay_took((time.perf_counter() - begun) * 1e6)
         self._choose_path()
 
-    @unbroken
     def _replay_with_checks(self) -> None:
-        """Replay with checks, timing and validation."""
+        """Replay with checks, timing and validation; count how it ended."""
+        before = self._counted
+        try:
+            self._checked()
+        except BaseException as error:
+            self._counted = before
+            self._has_raised(error)
+            raise
+        if self._counted > before and self._program is not None and self.account is not None:
+            self._program.note(self.account)
+
+    def _has_raised(self, error: BaseException) -> None:
+        account = self.account or calls.of_graph("")
+        if account.is_of_graphs:
+            where = error.fields.get("where") if isinstance(error, GfxGraphError) else ""
+            account.failed(error, str(where or shown(place())))
+
+    @unbroken
+    def _checked(self) -> None:
         program = self._program
         leave_modes()
         self._refuse_in_child("replay()")
@@ -365,7 +387,15 @@ class BridgedGraph(_TorchsGraph):
             return
         program = self._program
         assert program is not None
-        program.launch_failed(program.segments[0], error)
+        try:
+            program.launch_failed(program.segments[0], error)
+        except BaseException as last:
+            self._counted -= 1
+            self._has_raised(last)
+            raise
+        program.n_by_tape = len(program.segments[0].tape.entries)
+        if self.account is not None:
+            program.note(self.account)
 
     def _retire(self) -> None:
         """Retire a graph that replays wrongly: from now on its tape runs eagerly, and each run is counted as a
@@ -438,7 +468,10 @@ class BridgedGraph(_TorchsGraph):
     def _tell_of_end(self) -> None:
         for tell in leaving if self._program is not None else ():
             tell(self)
-        self._state.counters.add("replay", self._take_count())
+        n = self._take_count()
+        self._state.counters.add("replay", n)
+        if self.account is not None and self.account.is_of_graphs:
+            self.account.n_gone += n
 
     def _let_go_of_program(self) -> None:
         if self._guard is not None:
@@ -561,6 +594,10 @@ class BridgedGraph(_TorchsGraph):
         text.
         """
         return rooms.inspect(self)
+
+    def profile(self) -> Any:
+        """GPU time of each node, by module, line and kernel, like ``gfxgraph.profile.of``; ``str()`` gives tables."""
+        return import_module("gfxgraph.reporting.profile").profile.of(self)  # by name: it lies above
 
     def steps_text(self) -> str:
         """Describe what a replay does, one step per line."""

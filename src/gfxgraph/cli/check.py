@@ -18,14 +18,22 @@ STATUS_FOUND = 1
 @click.argument("target", metavar="MODULE:FUNCTION")
 @click.option("--arg", "expressions", multiple=True, metavar="EXPRESSION", help="An argument of FUNCTION, in Python.")
 @_contract.simulate
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "github"]),
+    default="text",
+    help="How to print what is found.",
+)
 @_contract.as_json
 @_contract.quietly
-def command(target: str, expressions: tuple[str, ...], simulate: str, as_json: bool) -> None:
+def command(target: str, expressions: tuple[str, ...], simulate: str, form: str, as_json: bool) -> None:
     """List what would break or split a capture of MODULE:FUNCTION.
 
     \b
     gfxgraph check model:step --arg "torch.randn(2, 8, device='cuda')"
     gfxgraph check path/to/model.py:step --json
+    gfxgraph check model:step --format github   as annotations of a pull request's lines
 
     The function runs in the simulator, so no GPU is needed; make its tensors with device="cuda".
 
@@ -38,12 +46,17 @@ def command(target: str, expressions: tuple[str, ...], simulate: str, as_json: b
         raise ActivationError("no_torch", python=sys.executable, quote=str(error)) from error
     # What the function prints is not our output.
     with contextlib.redirect_stdout(sys.stderr), _contract.working(f"check: {target}"):
-        checked = check.run(target, expressions, simulate or _contract.DEFAULT_PROFILE)
-    if as_json:
+        try:
+            checked = check.run(target, expressions, simulate or _contract.DEFAULT_PROFILE)
+        except check.CannotCheck as error:
+            if form == "github":
+                click.echo(check.annotation("error", str(error), *(error.place or ())), file=sys.__stdout__)
+            raise
+    if as_json or form == "json":
         click.echo(json.dumps(checked.as_dict()))
     else:
-        for finding in checked.findings:
-            click.echo(finding.text())
+        for finding in (*checked.findings, *checked.notes):
+            click.echo(finding.annotation() if form == "github" else finding.text())
         graphs = "one graph" if checked.n_graphs == 1 else f"{checked.n_graphs} graphs"
         n = len(checked.findings)
         click.echo(f"{target}: {graphs}, {checked.n_operations} operations, {n} finding{'' if n == 1 else 's'}")

@@ -40,6 +40,7 @@ VARIABLES = {
     "guard": "GFXGRAPH_GUARD",
 }
 """What each option sets for the program."""
+PAGE = "gfxgraph-report.html"
 TIERS = ("0", "1", "2", "3", "safe", "localize", "deep")
 USAGE = "[OPTIONS] (SCRIPT.py ARGS... | -m MODULE ARGS... | COMMAND ARGS...)"
 
@@ -117,6 +118,7 @@ def split(args: list[str], takes_value: set[str]) -> tuple[list[str], LaunchedPr
     "--sanitizer", is_flag=True, help="Run under compute-sanitizer or AMD's debug agent; implies --guard 3."
 )
 @click.option("--report", "report_file", metavar="FILE.html", help="Write what ran, and where, as one HTML page.")
+@click.option("--profile", is_flag=True, help="Time what runs in graphs, by module, line and kernel.")
 @_contract.quiet
 @click.pass_context
 def command(
@@ -127,6 +129,7 @@ def command(
     guard_limit: float,
     sanitizer: bool,
     report_file: str | None,
+    profile: bool,
     quiet: bool,
     **given: Any,
 ) -> None:
@@ -144,6 +147,7 @@ def command(
     program: LaunchedProgram | None = ctx.meta["gfxgraph.program"]
     if program is None:
         raise click.UsageError("nothing to run: name a script, -m MODULE, or a command", ctx)
+    report_file = report_file or (PAGE if profile else None)
     _contract.can_be_written(report_file, program=program.argv[0])
     given["guard"] = "3" if sanitizer else given["guard"]
     environment, settings = program_environment(wanted(given))
@@ -151,7 +155,7 @@ def command(
     if runs_here(argv):
         refuse_unsuitable(settings, sys.executable)
     with tempfile.TemporaryDirectory(prefix="gfxgraph-run-", ignore_cleanup_errors=True) as folder:
-        end = _run_end.RunEnd(Path(folder), environment, report_file)
+        end = _run_end.RunEnd(Path(folder), environment, report_file, profile)
         is_guarded = settings.guard >= GuardTier.LOCALIZE and os.name == "posix"
         if preload:
             # lazily: other runs start without it

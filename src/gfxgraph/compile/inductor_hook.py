@@ -21,8 +21,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from gfxgraph import torch_names
-from gfxgraph.callables.pieces.region import Region
+from gfxgraph.callables.pieces.region import Piece, Region, living
 from gfxgraph.compile import simulated
+from gfxgraph.process import calls
 
 _mine = threading.local()
 _lock = threading.Lock()
@@ -61,6 +62,15 @@ def compile_with(
 
     with marked(max_graphs):  # a result from the cache involves no inner compilation
         return compile_fx(gm, inputs, inner_compile=inner, config_patches=config)
+
+
+def accounts() -> Iterator[dict[str, Any]]:
+    """How the calls of each compiled region ran; those of pieces are their callable's."""
+    for region in living():
+        if not isinstance(region, Piece):
+            found = region.stats()
+            table = calls.Account(region.name, is_part=True).table()
+            yield {**table, "by_graph": found["replays"], "eager": found["eager"]}
 
 
 def stand() -> None:
@@ -102,6 +112,7 @@ def stand() -> None:
             finally:
                 _mine.n_parts = 1
 
+        calls.others.append(accounts)
         torch_names.put("maybe_handle_backward_generation", without_a_tree)
         torch_names.put("cudagraphify", cudagraphify)
         torch_names.put("cudagraph_partition_post_compile", counting)

@@ -135,13 +135,15 @@ class Tape:
     much as everything else that recording does. ``entries`` makes them on demand.
     """
 
-    __slots__ = ("_entries", "aliases", "generators", "opaque", "rows", "segment")
+    __slots__ = ("_entries", "aliases", "generators", "modules", "opaque", "rows", "segment")
 
     def __init__(self, segment: int) -> None:
         self.segment = segment
         self.rows: list[tuple[Any, ...]] = []
         self._entries: list[Entry] = []
         self.opaque: list[Opaque] = []
+        # Position of an operation -> path of the module that made it; noted only while profiling is on.
+        self.modules: dict[int, str] = {}
         # (before entry, made value, base value, layout): tensors that appeared although no operation made them.
         self.aliases: list[tuple[int, TapeValue, TapeValue, tuple[Any, ...]]] = []
         # Position of an operation that draws random numbers -> (generator, handle on its state at that time).

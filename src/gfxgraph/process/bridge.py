@@ -118,5 +118,6 @@ def set_log_level(settings: Config) -> None:
     if not logger.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("gfxgraph: %(levelname)s: %(message)s"))
+        # The application's handlers get every record, too: once it has some, ours is silent.
+        handler.addFilter(lambda record: not logging.getLogger().handlers and logger.handlers == [handler])
         logger.addHandler(handler)
-        logger.propagate = False

@@ -6,7 +6,7 @@ from typing import Any
 
 from gfxgraph import _native
 from gfxgraph.core.counters import Counters
-from gfxgraph.process import bridge, process
+from gfxgraph.process import bridge, calls, process
 
 
 def stats() -> dict[str, Any]:
@@ -17,12 +17,14 @@ def stats() -> dict[str, Any]:
         ``replay_count``, ``fallback_count``, ``validation_failures``, ``avg_replay_us`` (CPU microseconds of the
         timed replays, None before the first) and more; ``fallbacks``
         counts by reason, ``events`` lists every split, fallback and skipped validation with the
-        operation and source line.
+        operation and source line. ``calls`` says how every call and replay ran: ``by_graph``, ``in_pieces``,
+        ``eager``, ``raised``, and ``of`` the same for each callable, by reason.
     """
     state = process.current()
     if state is None:
-        return {"enabled_at": None, "platform": None, **Counters().snapshot()}
+        return {"enabled_at": None, "platform": None, **Counters().snapshot(), "calls": calls.summed(calls.tables())}
     counted = state.counters.snapshot(lambda: [graph.n_replays for graph in list(state.graphs)])
+    counted["calls"] = calls.summed(calls.tables())
     return {"enabled_at": state.enabled_at, "platform": state.platform, **counted}
 
 
@@ -34,6 +36,7 @@ def reset_stats() -> None:
         for graph in list(state.graphs):
             graph._take_count()
             graph._choose_path()
+    calls.reset()
 
 
 def health_check() -> dict[str, Any]:

@@ -99,11 +99,14 @@ class Process:
 
     def report(self, kind: str, reason: str, op: str = "", where: object = "", level: int = logging.WARNING) -> None:
         """Count an event; log it the first time, and at debug level every time."""
+        if kind == "fallback":
+            _local.fell_back = reason, str(where)
+        extra = {"event": kind, "reason": reason, "op": op, "line": str(where)}  # for handlers that write JSON
         if self.counters.event(kind, reason, op, str(where)):
             place = f" ({op}{' at ' if op and str(where) else ''}{where})" if op or str(where) else ""
-            log.log(level, "%s: %s%s", kind.replace("_", " "), reason, place)
+            log.log(level, "%s: %s%s", kind.replace("_", " "), reason, place, extra=extra)
         elif log.isEnabledFor(logging.DEBUG):
-            log.debug("%s, again: %s (%s %s)", kind.replace("_", " "), reason, op, where)
+            log.debug("%s, again: %s (%s %s)", kind.replace("_", " "), reason, op, where, extra=extra)
 
 
 _current: Process | None = None
@@ -172,12 +175,24 @@ def leftover_modes() -> list[Any]:
     return modes
 
 
+def last_fallback() -> tuple[str, str]:
+    """The reason and line of this thread's last fallback."""
+    found: tuple[str, str] = getattr(_local, "fell_back", ("a fallback", ""))
+    return found
+
+
 def active_session() -> OngoingCapture | None:
     """The innermost capture of this thread, or None."""
     stack = getattr(_local, "sessions", None)
     return stack[-1] if stack else None
 
 
+def no_note(tape: Any) -> None:
+    """What ``note_module`` is while profiling is off."""
+
+
+note_module: Callable[[Any], None] = no_note
+"""Called with a capture's tape before an operation is written to it."""
 repairs: list[Callable[[], object]] = []
 """Calls that do, in this thread, what an interrupt has left undone (capture/undo.py)."""
 

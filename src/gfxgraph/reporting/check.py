@@ -9,23 +9,29 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import logging
+import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import gfxgraph
-from gfxgraph.capture.record.user_lines import user_frame
+from gfxgraph.capture.record.user_lines import line_of, line_of_error, user_frame
+from gfxgraph.capture.replay.program import ReadStep
 from gfxgraph.core.unsafe import Kind
 from gfxgraph.errors import CaptureError, CommandError, GfxGraphError
-from gfxgraph.process import process
+from gfxgraph.process import calls, process
 from gfxgraph.reporting.rewrites import rewrite, why_unsafe
 
 SPLITS, BREAKS = "splits", "breaks"
+ONCE, BAKED = "once", "baked in"
+LEVELS = {SPLITS: "warning", BREAKS: "error", ONCE: "notice", BAKED: "notice"}
+"""How GitHub shows each kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +39,9 @@ class UncapturedPlace:
     """One place of the function that a graph cannot contain.
 
     Args:
-        kind: "splits" (the graph is cut there, the host does that part at each replay) or "breaks" (the capture
-            fails).
+        kind: "splits" (the graph is cut there, the host does that part at each replay), "breaks" (the capture
+            fails), "once" (it happens in the capture alone) or "baked in" (a number is a constant of the graph).
+        then: what a replay does where the host reads another value than the capture did.
     """
 
     kind: str
@@ -44,13 +51,29 @@ class UncapturedPlace:
     reason: str
     rewrite: str
     n_times: int = 1
+    then: str = ""
+
+    def annotation(self) -> str:
+        """As a command of GitHub's workflows, which shows it on its line of a diff."""
+        told = "; ".join(
+            filter(None, [f"{self.op}: {self.reason}", self.then, self.rewrite and f"instead: {self.rewrite}"])
+        )
+        return annotation(LEVELS[self.kind], told, self.file, self.line)
 
     def text(self) -> str:
         """In a compiler's format, with a relative path if the file is in the working directory."""
         often = f" ({self.n_times} times)" if self.n_times > 1 else ""
         where = f"{self.file}:{self.line}".removeprefix(f"{Path.cwd()}/")
         lines = [f"{where}: {self.kind}: {self.op}{often}: {self.reason}"]
-        return "\n".join([*lines, f"    instead: {self.rewrite}"] if self.rewrite else lines)
+        lines += [f"    {label}: {told}" for label, told in (("then", self.then), ("instead", self.rewrite)) if told]
+        return "\n".join(lines)
+
+
+def annotation(level: str, told: str, file: str = "", line: int = 0) -> str:
+    """A command of GitHub's workflows."""
+    escaped = told.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    place = f" file={os.path.relpath(file)},line={line}" if file else ""
+    return f"::{level}{place}::{escaped}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +84,10 @@ class Checked:
     findings: tuple[UncapturedPlace, ...]
     n_graphs: int
     n_operations: int
+    notes: tuple[UncapturedPlace, ...] = ()
+    """What a graph holds otherwise than a reader of the function may think; no reason against a capture."""
+    replay: dict[str, int] | None = None
+    """How one replay ran: by way, as ``gfxgraph.stats()["calls"]`` counts it; None if there was none."""
 
     @property
     def is_one_graph(self) -> bool:
@@ -73,7 +100,9 @@ class Checked:
 class CannotCheck(CommandError):
     """`function_unusable`: the function was not found, or does not run even without a capture."""
 
-    def __init__(self, target: str, problem: str) -> None:
+    def __init__(self, target: str, problem: str, where: str = "") -> None:
+        self.place = _place(where)
+        problem = f"{problem} at {where}" if where else problem
         super().__init__("function_unusable", target=target or '""', problem=problem)
 
 
@@ -173,13 +202,14 @@ def check(fn: Callable[..., Any], args: Sequence[Any] = (), *, target: str = "")
     Raises:
         CannotCheck: it does not run without a capture either.
     """
+    seen = _Effects()
     try:
-        fn(*args)
+        with seen:
+            fn(*args)
         torch.cuda.synchronize()
     except (Exception, SystemExit) as error:
-        raise CannotCheck(target, f"it fails without a capture: {_said(error)}") from error
-    code = getattr(inspect.unwrap(getattr(fn, "forward", fn)), "__code__", None)
-    home = (code.co_filename, code.co_firstlineno) if code is not None else ("?", 0)
+        raise CannotCheck(target, f"it fails without a capture: {_said(error)}", line_of_error(error)) from error
+    home = _place(line_of(fn)) or ("?", 0)
     gfxgraph.reset_stats()
     graph = torch.cuda.CUDAGraph()
     broken: list[UncapturedPlace] = []
@@ -192,12 +222,88 @@ def check(fn: Callable[..., Any], args: Sequence[Any] = (), *, target: str = "")
     kept: dict[tuple[str, str, int, str], UncapturedPlace] = {}
     for found in (*_of_events(events, home), *broken):  # of two for one operation at one place, the first
         kept.setdefault((found.op, found.file, found.line, found.kind), found)
+    outcomes = _outcomes(graph)
     segments = graph._program.segments if graph._program is not None else []
     n_operations = sum(len(segment.tape.rows) for segment in segments)
     if not kept and not n_operations:
         raise CannotCheck(target, 'it computes nothing on the GPU; make its tensors with device="cuda"')
     findings = sorted(kept.values(), key=lambda f: (f.file, f.line, f.op))
-    return Checked(target or getattr(fn, "__qualname__", str(fn)), tuple(findings), len(segments), n_operations)
+    findings = [replace(f, then=outcomes.get((f.file, f.line), "") if f.kind == SPLITS else "") for f in findings]
+    notes = [*seen.found.values(), *_baked(fn, args)]
+    name = target or getattr(fn, "__qualname__", str(fn))
+    return Checked(name, tuple(findings), len(segments), n_operations, tuple(notes), _replayed(graph))
+
+
+def _replayed(graph: Any) -> dict[str, int] | None:
+    """How one replay runs, as the account of calls has it."""
+    if graph._program is None:
+        return None
+    with suppress(GfxGraphError):
+        graph.replay()
+    table = graph.account.table()
+    return {way: calls.n_of(table, way) for way in calls.WAYS}
+
+
+def _outcomes(graph: Any) -> dict[tuple[str, int], str]:
+    """By line: what the capture decided on values that the host read."""
+    found: dict[tuple[str, int], list[str]] = {}
+    program = graph._program
+    for step in program.steps if program is not None else ():
+        for guard in step.guards if isinstance(step, ReadStep) else ():
+            place = _place(str(guard.where))
+            if place is not None:
+                question = f"{program.numbers.text(guard.subject)} was {guard.expected!r}"
+                found.setdefault(place, []).append(question)
+    return {
+        place: f"the capture went on with {', '.join(dict.fromkeys(asked))}: a replay that finds another outcome "
+        "raises GuardMismatch"
+        for place, asked in found.items()
+    }
+
+
+class _Effects:
+    """Finds calls of a run that replays do not repeat: prints, logs, files."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, int], UncapturedPlace] = {}
+
+    def __enter__(self) -> None:
+        self._outer = sys.getprofile()
+        sys.setprofile(self._note)
+
+    def __exit__(self, *error: object) -> None:
+        sys.setprofile(self._outer)
+
+    def _note(self, frame: Any, event: str, arg: Any) -> None:
+        is_said = event == "c_call" and arg in (print, input, open)
+        if is_said or (event == "call" and frame.f_code is logging.Logger.callHandlers.__code__):
+            name = f"{arg.__name__}()" if is_said else "logging"
+            at = user_frame(frame)
+            while at is not None and at.f_globals.get("__name__") == "logging":
+                at = at.f_back
+            if at is not None:
+                place = (at.f_code.co_filename, at.f_lineno)
+                self.found.setdefault(place, UncapturedPlace(ONCE, name, *place, _ONCE, ""))
+
+
+_ONCE = "it runs once, in the capture; no replay repeats it"
+
+
+def _baked(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[UncapturedPlace]:
+    """Numbers that become constants of the graph: arguments, and what the function's code names outside of itself."""
+    body = inspect.unwrap(getattr(fn, "forward", fn))
+    place = _place(line_of(fn))
+    if place is None:
+        return
+    names = [parameter.name for parameter in _parameters(fn)]
+    found = {name: value for name, value in zip(names, args) if type(value) in (int, float)}
+    outside = inspect.getclosurevars(body)
+    for values in (outside.nonlocals, outside.globals):
+        found |= {name: value for name, value in values.items() if type(value) in (int, float)}
+    if found:
+        told = ", ".join(f"{name} = {value!r}" for name, value in found.items())
+        reason = "the capture's values stay; another value needs another capture, or a tensor on the device"
+        yield UncapturedPlace(BAKED, told, *place, reason, "")
 
 
 def run(target: str, expressions: Sequence[str] = (), profile: str = "hip") -> Checked:
@@ -229,9 +335,7 @@ def _of_error(error: BaseException, home: tuple[str, int]) -> UncapturedPlace:
         name = op or (error.code if isinstance(error, CaptureError) else type(error).__name__)
         place = _place(str(error.fields.get("where", "")))
         return UncapturedPlace(BREAKS, name, *(place or home), reason or text, rewrite(op))
-    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if user_frame(frame) is frame]
-    place = (frames[-1][0].f_code.co_filename, frames[-1][1]) if frames else home
-    return UncapturedPlace(BREAKS, type(error).__name__, *place, text, "")
+    return UncapturedPlace(BREAKS, type(error).__name__, *(_place(line_of_error(error)) or home), text, "")
 
 
 def _place(where: str) -> tuple[str, int] | None:

@@ -29,13 +29,18 @@ class Sources:
         """``where`` itself, or the line from which it was generated, if known; "" if there was no line."""
         if where.startswith(_NO_FRAME):
             return ""
-        if not where.startswith(_GENERATED):
-            return where
+        node = self.node(where)
+        return (_line_of(node) if node is not None else "") or where
+
+    def node(self, where: str) -> Any:
+        """The node of the FX graph from which this line was generated; None if none was."""
         file, _, line = where.rpartition(":")
+        if not where.startswith(_GENERATED) or not line.isdigit():
+            return None
         if file not in self._modules:
             self._modules[file] = next(_modules_of(file), None)
         module = self._modules[file]
-        return (_line_of(module, int(line)) if module is not None and line.isdigit() else "") or where
+        return _node_at(module, int(line)) if module is not None else None
 
 
 def _modules_of(file: str) -> Iterator[Any]:
@@ -49,13 +54,15 @@ def _modules_of(file: str) -> Iterator[Any]:
             yield from objects_of({kind})
 
 
-def _line_of(module: Any, line: int) -> str:
+def _node_at(module: Any, line: int) -> Any:
     at = (getattr(module, "_lineno_map", None) or {}).get(line - type(module).forward.__code__.co_firstlineno)
     nodes = list(module.graph.nodes)
-    if at is None or at >= len(nodes):
-        return ""
-    frames = [f for f in _FRAME.findall(nodes[at].stack_trace or "") if not f[0].startswith("<")]
-    return ":".join(frames[-1]) if frames else _module_of(nodes[at])
+    return nodes[at] if at is not None and at < len(nodes) else None
+
+
+def _line_of(node: Any) -> str:
+    frames = [f for f in _FRAME.findall(node.stack_trace or "") if not f[0].startswith("<")]
+    return ":".join(frames[-1]) if frames else _module_of(node)
 
 
 def _module_of(node: Any) -> str:

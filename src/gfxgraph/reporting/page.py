@@ -17,11 +17,14 @@ from typing import Any
 
 from gfxgraph import config
 from gfxgraph import files as writer
+from gfxgraph.process import calls
 from gfxgraph.reporting import run_line
 from gfxgraph.reporting.rewrites import in_chinese
 
 N_SOURCES = 100
 """Most places of which the source text is shown."""
+N_AXES = 8
+"""Most graphs whose replay is drawn on a time axis."""
 LONGEST_PERIOD = 512
 """Most nodes of one repeated layer."""
 
@@ -31,6 +34,8 @@ def html(processes: Sequence[dict[str, Any]]) -> str:
     strings = _Strings()
     ranked = sorted(processes, key=lambda table: -(table["stats"].get("replay_count") or 0))
     rows = [_process(table, strings) for table in ranked]
+    if len(rows) > 1:
+        rows.insert(0, _process(_summed(ranked), strings))
     data = {"lang": config.language_of(), "processes": rows, "strings": strings.known}
     data["phrases"] = in_chinese()
     # Only the closing tag ends a script element, and "<" can be escaped in JSON.
@@ -86,10 +91,10 @@ def _process(table: dict[str, Any], strings: _Strings) -> dict[str, Any]:
         "cwd": table.get("cwd", ""),
         "platform": table.get("platform"),
         "date": time.strftime("%Y-%m-%d %H:%M", time.localtime(table["at"])),
-        "line": {
-            lang: run_line.told(0, [table["stats"]], False, lang == "zh", True)["line"] for lang in ("en", "zh")
-        },
+        "line": {lang: _line(table, lang == "zh") for lang in ("en", "zh")},
         "stats": table["stats"],
+        "reasons": _reasons(table["stats"]),
+        "profile": _profile(table.get("profile")),
         "sources": {where: found for where in _places(table) if (found := _source(where))},
         "memory": table.get("memory"),
         "runtime": inspection.get("runtime", ""),
@@ -98,11 +103,99 @@ def _process(table: dict[str, Any], strings: _Strings) -> dict[str, Any]:
     }
 
 
+def _summed(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """All processes as one, without the graphs of each."""
+    stats: dict[str, Any] = {}
+    for key in run_line.COUNTED:
+        stats[key] = sum(table["stats"].get(key) or 0 for table in tables)
+    accounts = [each for table in tables for each in (table["stats"].get("calls") or {}).get("of", ())]
+    stats["calls"] = calls.summed(accounts)
+    stats["events"] = [event for table in tables for event in table["stats"].get("events") or ()]
+    profiles = [table["profile"] for table in tables if table.get("profile")]
+    return {
+        **{key: tables[0].get(key) for key in ("cwd", "platform", "at")},
+        "pid": 0,
+        "argv": tables[0]["argv"],
+        "stats": stats,
+        "all": [table["stats"] for table in tables],
+        "profile": max(profiles, key=lambda each: each["busy_ms"], default=None),
+    }
+
+
+def _line(table: dict[str, Any], is_chinese: bool) -> str:
+    told: str = run_line.told(0, table.get("all") or [table["stats"]], False, is_chinese, True)["line"]
+    timed = run_line.profiled([table["profile"]], is_chinese) if table.get("profile") else ""
+    return f"{told}. {timed}" if timed else told
+
+
+def _reasons(stats: dict[str, Any]) -> list[list[Any]]:
+    """Why calls did not run by one graph, the costliest first: way, calls, seconds, callable, reason, line."""
+    account = stats.get("calls") or {"of": []}
+    found = []
+    n_warm = sum(table["eager"].get(calls.WARM_UP, 0) for table in account["of"])
+    warm = [["eager", n_warm, None, "", calls.WARM_UP, ""]] if n_warm else []
+    for way in ("raised", "eager", "in_pieces"):
+        for table, why, n in run_line.ranked(account, way):
+            if why == calls.WARM_UP:
+                continue
+            seconds = (table.get("seconds") or {}).get(why)
+            found.append([way, n, seconds, table["name"], why, table["places"].get(why) or table["where"]])
+    for table in account["of"]:
+        found += [
+            ["slow", n, None, table["name"], why, table["where"]] for why, n in (table.get("slow") or {}).items()
+        ]
+    return sorted(found, key=lambda row: (row[0] != "raised", -float(row[2] or 0.0), -int(row[1]))) + warm
+
+
+def _profile(found: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What the page draws of a profile: one step, modules as a tree, and each graph's nodes in order."""
+    if not found or not found["graphs"]:
+        return None
+    tree: dict[str, Any] = {"name": "", "ms": 0.0, "parts": {}}
+    for graph in found["graphs"]:
+        for node in graph["nodes"]:
+            ms, at = node["ms"] * max(1, graph["n_replays"]), tree
+            at["ms"] += ms
+            for part in [*(node["module"].split(".") if node["module"] else ["-"]), node["kernel"] or node["kind"]]:
+                at = at["parts"].setdefault(part, {"name": part, "ms": 0.0, "parts": {}})
+                at["ms"] += ms
+    n_steps = max(graph["n_replays"] for graph in found["graphs"]) or 1
+    axis = [
+        {
+            **{key: graph[key] for key in ("name", "ms", "gap_ms", "sum_ms", "agrees", "how", "n_replays")},
+            "runs": _runs(graph["nodes"]),
+        }
+        for graph in found["graphs"][:N_AXES]
+    ]
+    tables = {key: found[key][:40] for key in ("by_module", "by_where", "by_kernel")}
+    step_ms = 1e3 * found["seconds"] / n_steps
+    return {"step_ms": step_ms, "busy_ms": found["busy_ms"] / n_steps, "tree": _listed(tree), "axis": axis, **tables}
+
+
+def _runs(nodes: Sequence[dict[str, Any]]) -> list[list[Any]]:
+    """Nodes in a row of one module as one: module, milliseconds, nodes."""
+    found: list[list[Any]] = []
+    for node in nodes:
+        if found and found[-1][0] == node["module"]:
+            found[-1][1] += node["ms"]
+            found[-1][2] += 1
+        else:
+            found.append([node["module"], node["ms"], 1])
+    return found
+
+
+def _listed(tree: dict[str, Any]) -> list[Any]:
+    """A tree as nested lists: name, milliseconds, parts."""
+    parts = sorted(tree["parts"].values(), key=lambda part: -part["ms"])
+    return [tree["name"], tree["ms"], [_listed(part) for part in parts]]
+
+
 def _places(table: dict[str, Any]) -> list[str]:
     """Where something ran outside a graph: each has its source text beside it."""
     steps = [step for capture in (table.get("inspection") or {}).get("captures", ()) for step in capture["steps"]]
     rows = [*(table["stats"].get("events") or ())[:N_SOURCES], *(step for step in steps if step["op"])]
-    return list(dict.fromkeys(str(row["where"]) for row in rows))[:N_SOURCES]
+    places = [str(row[5]) for row in _reasons(table["stats"])] + [str(row["where"]) for row in rows]
+    return list(dict.fromkeys(places))[:N_SOURCES]
 
 
 def _source(where: str) -> str:

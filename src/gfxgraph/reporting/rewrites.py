@@ -29,7 +29,8 @@ def rewrite(op: str, kind: str = "") -> str:
     Args:
         kind: the refusal's kind as ``core.unsafe.Kind`` writes it, for operations that are not in the table.
     """
-    found = _table()["by_op"].get(op)
+    op, _, cause = op.partition(" of ")
+    found = _table()["by_op"].get(cause) or _table()["by_op"].get(op)
     if found is None and (op in BY_NAME or kind in set(Kind)):
         found = _table()["by_kind"][(BY_NAME[op].kind if op in BY_NAME else Kind(kind)).name]
     return str(found["en"]) if found is not None else ""
@@ -37,5 +38,5 @@ def rewrite(op: str, kind: str = "") -> str:
 
 def why_unsafe(op: str) -> str:
     """Why ``op`` cannot be captured; "" if the table does not know it."""
-    row = BY_NAME.get(op)
+    row = BY_NAME.get(op.partition(" of ")[0])
     return f"{row.kind.value}: {row.reason}" if row is not None else ""

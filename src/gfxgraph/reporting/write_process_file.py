@@ -31,6 +31,8 @@ MOST_NODES = 5000
 MOST_GONE = 64
 _gone: list[InspectedCapture] = []
 _arranged: set[int] = set()
+_profiles: list[Any] = []
+"""The profile of this run."""
 
 
 def arrange(settings: Config) -> None:
@@ -38,6 +40,12 @@ def arrange(settings: Config) -> None:
     if os.getpid() in _arranged or not bridge.is_enabled():
         return
     _arranged.add(os.getpid())
+    if settings.profile:
+        # lazily: few runs are profiled
+        from gfxgraph.reporting.profile import profile
+
+        _profiles.append(profile())
+        _profiles[-1].__enter__()
     leaving.append(_leaving)
     os.register_at_fork(after_in_child=functools.partial(_arranged.discard, os.getpid()))
     ended = threading.Event()
@@ -63,6 +71,10 @@ def process_report(with_nodes: bool = True) -> dict[str, Any]:
     if with_nodes:
         made["memory"] = memory_report()
         made["inspection"] = _captures(inspect(), _gone)
+        for found in _profiles:
+            found.__exit__()
+            made["profile"] = found.found.as_dict()
+        _profiles.clear()
     return made
 
 

@@ -317,8 +317,7 @@ def test_a_run_ends_with_one_line(sandbox, text):
     status, told = LINES[text]
     script = sandbox.script(f"import torch\n{text}")
     done = sandbox.python("-m", "gfxgraph", "run", script)
-    counted = "gfxgraph: 0 captures, 7 replays, 0 splits, 0 fallbacks; " if status == 0 else "gfxgraph: "
-    assert done.returncode == status and done.stderr.splitlines()[-1].startswith(counted + told), done.stderr
+    assert done.returncode == status and done.stderr.splitlines()[-1].startswith(f"gfxgraph: {told}"), done.stderr
     as_json = json.loads(sandbox.python("-m", "gfxgraph", "run", "--json", script).stderr.splitlines()[-1])
     assert as_json["status"] == status and as_json["next"].startswith(told)
     assert "gfxgraph: " not in sandbox.gfxgraph("run", script).stderr
@@ -333,19 +332,43 @@ def test_a_run_in_which_nothing_was_active_says_so(sandbox, option):
     assert done.stderr == "gfxgraph: no process used torch with gfxgraph on\n"
 
 
-def test_the_line_at_the_end_names_the_first_cause():
-    """A fallback before a split, with its line; several processes are added up."""
-    split = {"kind": "split", "reason": "a value read by the host", "op": "Tensor.item", "where": "a.py:7"}
+def account(**ways):
+    base = {"by_graph": 0, "eager": {}, "raised": {}, "in_pieces": {}, "slow": {}, "places": {}, "seconds": {}}
+    return {"name": "f", "where": "a.py:1", "operations": (0, 0), **base, **ways}
+
+
+def line(*accounts, status=0, is_guarded=False, is_page=True, **stats):
+    rows = [{"calls": {"of": [each]}, **stats} for each in accounts] or ([stats] if stats else [])
+    return run_line.told(status, rows, is_guarded, False, is_page)["line"].removeprefix("gfxgraph: ")
+
+
+def test_the_line_at_the_end_says_how_the_calls_ran():
+    """Shares, the costliest reasons with their lines, errors; several processes are added up; the end, if it was bad."""
+    pieces = account(in_pieces={"broken": 40}, operations=(80, 100), places={"broken": "m.py:7"}, by_graph=60)
+    told = line(pieces, account(eager={"warm-up": 2}, raised={"KeyError": 1}, places={"KeyError": "m.py:9"}))
+    assert told == (
+        "60 of 103 calls by graph (58 %), 40 in pieces (80 of 100 operations in graphs): f, broken at m.py:7 (40), "
+        "2 eager: warm-up (2); 1 KeyError at m.py:9 (2 processes)"
+    )
+    assert line(account(by_graph=3)) == "3 of 3 calls by graph (100 %); nothing to do"
+    assert line(account(eager={"why": 3}), is_page=False).endswith("--report FILE.html")
     fallback = {"kind": "fallback", "reason": "launch failed", "op": "", "where": "b.py:2"}
-    rows = [{"capture_count": 1, "events": [split]}, {"capture_count": 2, "events": []}]
-    assert run_line._next(0, rows, False, False).startswith("first split at a.py:7: Tensor.item a value read by")
-    rows[1]["events"] = [fallback]
-    assert run_line._next(0, rows, False, False).startswith("first fallback at b.py:2: launch failed")
-    assert run_line._next(0, [{"capture_count": 1}], False, False) == "nothing to do"
-    assert run_line._next(-6, rows, True, False) == "it ended with SIGABRT"
-    assert run_line._next(1, [], False, False) == "it ended with exit status 1"
-    assert run_line._next(-15, [], False, False) == "it ended with SIGTERM"
-    assert "2 replays differed" in run_line._next(0, [{"validation_failures": 2}], False, False)
+    assert line(account(by_graph=3), events=[fallback]).endswith("; first fallback at b.py:2: launch failed")
+    assert line(account(by_graph=3), status=-15).endswith("; it ended with SIGTERM")
+    assert line(capture_count=2) == "2 captured, none replayed"
+    assert line(status=-6, is_guarded=True) == "it ended with SIGABRT"
+    assert line(status=1) == "it ended with exit status 1"
+    assert "2 replays differed" in line(validation_failures=2)
+
+
+def test_a_process_that_is_killed_is_counted(sandbox):
+    """What it had counted half a second before; one that ends by itself is counted once."""
+    script = sandbox.script("import torch, time, os, signal\ntime.sleep(1.5)\nos.kill(os.getpid(), signal.SIGTERM)\n")
+    done = sandbox.python("-m", "gfxgraph", "run", "--json", script)
+    told = json.loads(done.stderr.splitlines()[-1])
+    assert (told["status"], told["processes"], told["replay_count"]) == (-15, 1, 7)
+    once = sandbox.python("-m", "gfxgraph", "run", "--json", sandbox.script("import torch, time\ntime.sleep(1.5)\n"))
+    assert json.loads(once.stderr.splitlines()[-1])["processes"] == 1
 
 
 def test_signals_reach_the_program(sandbox):

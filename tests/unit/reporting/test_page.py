@@ -55,6 +55,83 @@ def test_it_opens_with_the_line_and_shows_the_source_of_what_ran_outside():
     assert found["sources"] == {f"{__file__}:1": f'    1> """{__doc__}"""'}
 
 
+def account(**ways):
+    base = {"by_graph": 9, "eager": {}, "raised": {}, "in_pieces": {}, "slow": {}, "places": {}, "seconds": {}}
+    return {"name": "f", "where": f"{__file__}:1", "operations": (0, 0), **base, **ways}
+
+
+def profile():
+    nodes = [
+        {"ms": ms, "module": module, "kernel": "k", "op": "aten::mm", "where": "a.py:3", "kind": "kernel"}
+        for module, ms in (("layers.0.mlp", 2.0), ("layers.0.norm", 1.0), ("layers.1.mlp", 2.0), ("", 0.5))
+    ]
+    graph = {"name": "decode", "nodes": nodes, "ms": 5.6, "gap_ms": 0.1, "sum_ms": 5.5, "agrees": True}
+    graph |= {"how": "node walk", "overhead_ms": 9.0, "n_replays": 10}
+    tables = {key: [["layers.*.mlp", 40.0, 2]] for key in ("by_module", "by_where", "by_kernel", "by_part")}
+    return {"graphs": [graph], "seconds": 0.1, "busy_ms": 56.0, "named": 0.75, **tables}
+
+
+def seen():
+    """Two processes with calls of every way, the first profiled."""
+    found = []
+    for pid in (1, 2):
+        table = process(40)
+        table["pid"] = pid
+        ways = {
+            "eager": {"cheap": 50, "dear": 2, "warm-up": 3},
+            "raised": {"KeyError": 1},
+            "in_pieces": {"broken": 4},
+        }
+        table["stats"]["calls"] = {"of": [account(**ways, seconds={"cheap": 0.1, "dear": 9.0})]}
+        table["stats"]["calls"] |= {"by_graph": 9, "in_pieces": 4, "eager": 55, "raised": 1}
+        found.append(table)
+    found[0]["profile"] = profile()
+    return found
+
+
+def test_several_processes_are_summed_first():
+    """Calls of all processes; reasons by cost, warm-ups last, each with its source; the profile as a tree of modules."""
+    first, *others = data_of(page.html(seen()))["processes"]
+    assert first["pid"] == 0 and len(others) == 2
+    assert {way: first["stats"]["calls"][way] for way in ("by_graph", "in_pieces", "eager", "raised")} == {
+        "by_graph": 18, "in_pieces": 8, "eager": 110, "raised": 2,
+    }  # fmt: skip
+    assert [(row[0], row[1], row[4]) for row in first["reasons"]] == [
+        ("raised", 2, "KeyError"), ("eager", 4, "dear"), ("eager", 100, "cheap"), ("in_pieces", 8, "broken"),
+        ("eager", 6, "warm-up"),
+    ]  # fmt: skip
+    assert first["sources"][f"{__file__}:1"] and "step 10.0 ms, GPU busy in graphs 56 %" in first["line"]["en"]
+    name, ms, parts = first["profile"]["tree"]
+    assert (name, ms, [part[0] for part in parts]) == ("", 55.0, ["layers", "-"])
+    assert [part[:2] for part in parts[0][2]] == [["0", 30.0], ["1", 20.0]]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_is_cut_off(tmp_path, width):
+    """No part of the page is wider than the window, light and dark; flame graph, time axis and reasons are drawn."""
+    script = """<script>
+      const wide = () => [...document.querySelectorAll("main *, header *")].filter(e => !e.closest("pre, .scroll, svg, .flame")
+        && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName + "." + e.className).slice(0, 5);
+      const told = { wide: wide(), cells: document.querySelectorAll(".flame button").length, page: document.documentElement.scrollWidth <= innerWidth,
+        axis: document.querySelectorAll(".axis i").length, rows: document.querySelectorAll("td.why").length,
+        narrow: Math.min(...[...document.querySelectorAll("td.why")].map(e => e.getBoundingClientRect().width)) };
+      document.querySelector(".flame button").click(); document.getElementById("theme").click(); told.dark = wide();
+      document.title = JSON.stringify(told);</script></body>"""
+    path = tmp_path / "report.html"
+    path.write_text(page.html(seen()).replace("</body>", script), encoding="utf-8")
+    # A headless window is at least 500 wide: the page is in a frame as wide as asked for.
+    frame = tmp_path / "frame.html"
+    frame.write_text(f"""<iframe id="f" src="report.html" style="width:{width}px;height:3000px;border:0"></iframe><script>
+      onload = () => {{ document.title = document.getElementById("f").contentDocument.title; }}</script>""")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--dump-dom"]
+    flags += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1400,3000"]
+    done = subprocess.run([CHROMIUM, *flags, frame.as_uri()], capture_output=True, text=True, timeout=120)
+    told = json.loads(re.search(r"<title>(.*?)</title>", done.stdout, re.S)[1].replace("&amp;", "&"))
+    assert told["wide"] == told["dark"] == [] and told["page"], told
+    assert told["cells"] >= 8 and told["axis"] >= 4 and told["rows"] == 5 and told["narrow"] >= 250
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
 def test_a_browser_shows_it(tmp_path):
     """In Chromium: line, timeline, the drawn graph, folds, splits; a node is found and clicked."""

@@ -26,6 +26,7 @@ from gfxgraph.callables.inputs import Buffers
 from gfxgraph.callables.pieces.graph_numbers import make_piece
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.errors import ReplayError
+from gfxgraph.process import calls
 
 Branch = Callable[..., Any]
 
@@ -142,11 +143,15 @@ class Conditional:
 def summed(several: Iterable[Graphed]) -> dict[str, Any]:
     """Sums over the ``stats()`` of several callables."""
     found: Counter[str] = Counter()
-    reasons: dict[str, Counter[str]] = {"eager": Counter(), "pieces": Counter(), "slow": Counter()}
+    reasons: dict[str, Counter[str]] = {key: Counter() for key in ("eager", "pieces", "parts", "slow")}
+    tables = []
     for graphed in several:
-        for key, value in graphed.stats().items():
+        stats = graphed.stats()
+        tables.append(stats.pop("calls"))
+        for key, value in stats.items():
             (reasons[key] if key in reasons else found).update(value if key in reasons else {key: value})
-    return {"captures": 0, "replays": 0, "signatures": 0, **found, **{k: dict(v) for k, v in reasons.items()}}
+    counts = {"captures": 0, "replays": 0, "signatures": 0, **found}
+    return {**counts, **{k: dict(v) for k, v in reasons.items()}, "calls": calls.summed(tables)}
 
 
 shield(Conditional.__call__)

@@ -120,6 +120,7 @@ class WithNumbers:
             local.n_eager += 1
             return self._found.graph.forward(*inputs)
         given = [self._on_device(env[n], inputs) if n in self._boxed else env[n] for n in self._takes]
+        local.n_ran -= not self._piece._is_empty  # it counts itself
         env.update(zip(self._gives, self._piece(*given)))
         return fx.map_arg(self._returned, env.__getitem__)
 

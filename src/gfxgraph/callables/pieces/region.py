@@ -118,7 +118,9 @@ class Region(CapturedCallable):
             or (self._is_backward and _layouts(inputs, variant.positions) != variant.layouts)
         ):
             if not self._is_looked_at:
-                return self.look(inputs)
+                result = self.look(inputs)
+                self.eager.count(self.why_eager or "warm-up")
+                return result
             variant = self._find(inputs)
             if variant is None:
                 self.eager.count(self.why_eager)
@@ -250,6 +252,8 @@ class Region(CapturedCallable):
 class Variant(Graphed):
     """The region with some of its inputs at fixed addresses, as a function of those that move."""
 
+    _is_part = True
+
     def __init__(self, region: Region, inputs: list[Any], fixed: tuple[int, ...]) -> None:
         self.positions = list(fixed)
         self.layouts = _layouts(inputs, fixed)
@@ -346,6 +350,7 @@ class Piece(Region):
             alignment=1,
             name=f"{name}, a piece of {n} operations",
         )
+        self.n_operations = n
         self._is_empty = not any(node.op.startswith("call_") for node in nodes)
         self._outside = found.outside
         self.names = found.names
@@ -402,8 +407,8 @@ class Piece(Region):
             self.fall_back(what_changed(layouts, changed))
         elif begins and not has_gradients:
             self.fall_back("it enables gradients inside, and the results of a graph have none")
-        elif not local.is_raw:
-            self.eager.count("warm-up")
+        if not local.is_raw:
+            self.eager.count(self.why_eager or "warm-up")
         return result
 
     def _differentiable(self, inputs: Sequence[Any]) -> Any:

@@ -94,6 +94,8 @@ class _Local(threading.local):
     """Whether a call is traced whose trace is counted."""
     n_eager = n_warm_ups = n_ran = 0
     """Calls of functions and pieces that ran without a graph; those of them that were warm-ups; calls of pieces."""
+    why_eager = ""
+    """The reason of the last of them."""
     found: list[Found] | None = None
     skipped: list[str] | None = None
     versions: _Versions | None = None
@@ -117,6 +119,7 @@ class Calls(Counter[str]):
         if is_eager:
             local.n_eager += 1
             local.n_warm_ups += why == WARM_UP
+            local.why_eager = local.why_eager if why == WARM_UP else why
         with _counting:
             self[why] += 1
             self.why = "" if why == WARM_UP else why
@@ -385,7 +388,6 @@ def _exchange(number: int, held: object, handler: Handler) -> None:
 # -- one function ------------------------------------------------------------------------------------------
 
 IDLE = "it launches nothing on the device"
-RAISED = "it raised an error while it was traced"
 MOST_WORLDS = 32
 """Most worlds kept for one function; the least recently used is dropped first."""
 MAX_RAISED = 16

@@ -275,6 +275,7 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
                     self._note_layout(out, made)
         elif (made := self._made_of(out, len(rows), info, args, kwargs, spec_args, spec_kwargs)) is _HOST_WORK:
             return out
+        process.note_module(self.tape)
         frame: Any = _getframe(2)
         if frame.f_globals.get("__name__") in LIBRARIES or SKIP.get((code := frame.f_code).co_filename) is not False:
             frame = user_frame(frame)

@@ -20,7 +20,7 @@ from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches.torch_functions import STOCK
 from gfxgraph.capture.record.host_memory import HOST_DRAW, ON_HOST, host_generator
 from gfxgraph.capture.record.overloads import outs, written
-from gfxgraph.capture.record.user_lines import place
+from gfxgraph.capture.record.user_lines import cause_of, place
 from gfxgraph.capture.replay.graph_tensors import flat, has_layout, is_wrapper
 from gfxgraph.capture.replay.program import CallStep, HostStep, ReplayStep, SegmentStep, Step
 from gfxgraph.core.tape import where_of
@@ -97,7 +97,7 @@ def split(
     if session.policy is OnUnsafe.RAISE:
         return _torchs_own(session, row, name, make, shown)
     session.values.take_back()
-    session.state.report("split", row.kind.value, name, shown, logging.INFO)
+    session.state.report("split", row.kind.value, cause_of(name), shown, logging.INFO)
     try:
         session.recorder.paused = True
         # The operation may run on a side stream; a replay has only one stream, and so has the capture's end.

@@ -7,6 +7,7 @@ import inspect
 import linecache
 import os
 import sys
+import traceback
 import types
 from collections.abc import Mapping
 from types import CodeType, FrameType
@@ -78,6 +79,37 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
             note_library(module)
         frame = frame.f_back
     return None
+
+
+def line_of_error(error: BaseException) -> str:
+    """The program's innermost line that an error passed."""
+    found = [each for each in traceback.walk_tb(error.__traceback__) if user_frame(each[0]) is each[0]]
+    frame, line = found[-1] if found else (None, 0)
+    return f"{frame.f_code.co_filename}:{line}" if frame is not None else ""
+
+
+def cause_of(op: str) -> str:
+    """An operation with what of torch called it, if that has a remedy of its own; with the program's line that led to
+    a library's.
+    """
+    frame = user_frame(sys._getframe(1))
+    caller: FrameType | None = sys._getframe(1)
+    while caller is not None and caller is not frame:
+        if caller.f_code.co_filename.endswith("/torch/amp/grad_scaler.py"):
+            return f"{op} of torch.amp.GradScaler"
+        caller = caller.f_back
+    outer = frame
+    while outer is not None and "-packages/" in outer.f_code.co_filename:
+        outer = user_frame(outer.f_back)
+    if outer is None or outer is frame or _has_no_line(outer):
+        return op
+    return f"{op} of a call at {outer.f_code.co_filename}:{outer.f_lineno}"
+
+
+def line_of(fn: Any) -> str:
+    """Where a function, or a module's forward, is written; "" where it has no code."""
+    code = getattr(inspect.unwrap(getattr(fn, "forward", fn)), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
 
 
 def wants_plain_numbers() -> bool:

@@ -41,7 +41,7 @@ from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.expressions import REFS, Expressions, ValueGuard, same_value, where_they_differ
 from gfxgraph.core.tape import Tape, TapeValue, leaves, substitute, where_of
 from gfxgraph.errors import CaptureError, GfxGraphError, GfxGraphFault, ReplayError, first_line
-from gfxgraph.process import process
+from gfxgraph.process import calls, process
 
 
 class Step(ABC):
@@ -149,7 +149,8 @@ class SegmentStep(Step):
         return self._owner() if self.is_launchable else None
 
     def run(self, program: Any) -> None:
-        self.launch(program)
+        if not self.launch(program):
+            program.n_by_tape += len(self.tape.entries)
 
     def launch(self, program: Any) -> bool:
         """Do the segment's work; False if it was not done by the graph."""
@@ -419,6 +420,8 @@ class Program:
     """Addresses of this program's results in its graph's pool."""
     by_nodes: Callable[[SegmentStep, Program], None] | None = None
     """Replays one segment node by node, if faults are to be localized."""
+    n_by_tape: int = 0
+    """Operations that the last replay ran from a tape."""
 
     @property
     def segments(self) -> list[SegmentStep]:
@@ -456,7 +459,22 @@ class Program:
     def due_steps(self) -> Iterator[Step]:
         """The steps of one replay in order; each is yielded after the previous one has run."""
         self.numbers.values.clear()
+        self.n_by_tape = 0
         yield from self.steps
+
+    def note(self, account: calls.Account) -> None:
+        """Count the replay that has ended in ``account``, unless one launch did all of it."""
+        segments = self.segments
+        n, host = (
+            sum(len(each.tape.entries) for each in segments),
+            [e for e in self.steps if isinstance(e, PlacedStep)],
+        )
+        if self.n_by_tape:
+            account.replayed(n - self.n_by_tape, n + len(host), *process.last_fallback())
+        elif host or not self.is_plain:
+            first = host[0] if host else None
+            why = f"the host runs {first.name}" if first is not None else "it is several graphs"
+            account.replayed(n, n + len(host), why, str(first.where) if first is not None else "")
 
     def writes(self) -> Iterator[Tensor | Layout]:
         """What a replay writes and others may read: results, and external tensors."""

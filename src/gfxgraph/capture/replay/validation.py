@@ -92,6 +92,7 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
         return None
     before.put_back()
     if not step.launch(program):
+        program.n_by_tape += len(step.tape.entries)
         return None  # a fallback ran, and was reported
     try:
         differing = _compared(program, step, reference, eager, before)
@@ -110,6 +111,7 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
     mismatch = ValidationMismatch("validation_mismatch", n_nodes=step.n_nodes, **culprit)
     process.log.error("%s", str(mismatch))
     note_fallback("replay differed from eager; the eager result was returned", str(culprit["op"]), culprit["where"])
+    program.n_by_tape += len(step.tape.entries)
     return False
 
 

@@ -37,8 +37,8 @@ from torch import Tensor, nn
 
 from gfxgraph import torch_names
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, tensor_key
-from gfxgraph.callables.trace.watch import NOTHING, PACKAGES, Unwatchable, Watch, is_packages
 from gfxgraph.core.constants import NotConstant, constant_key
+from gfxgraph.watching.watch import NOTHING, PACKAGES, Unwatchable, Watch, is_packages
 
 MOST_OBJECTS = 100_000
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"

@@ -9,7 +9,7 @@ Invariants: a word is read only while its object is kept alive, so what is reach
 later phase than the pointer. The expected targets are kept alive too, so that no address is reused. An offset is used
 only if the object at hand holds there what the sample predicts; everything else is compared in Python.
 
-Source: measured (decision 0144); tests/unit/callables/trace/test_memory_words.py changes every kind of thing watched.
+Source: measured (decision 0144); tests/unit/watching/test_memory_words.py changes every kind of thing watched.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.trace.memory_words import differ, tag_of, word_of, words_of, words_of_list
+from gfxgraph.watching.memory_words import differ, tag_of, word_of, words_of, words_of_list
 
 NOTHING = object()
 _NAMES_OF_READERS = frozenset(("super", "object", "__getattribute__"))

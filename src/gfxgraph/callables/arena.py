@@ -152,6 +152,7 @@ def capture_graph(
 
 def _recorded(state: process.Process, pool_id: Any, policy: OnUnsafe, call: Callable[[], Any]) -> tuple[Any, Any]:
     graph = graph_class(state)(on_unsafe=policy)
+    graph._follows = False  # what it reads is watched already (worlds.py)
     try:
         graph.capture_begin(pool=pool_id, capture_error_mode="thread_local")
         result = call()

@@ -224,3 +224,35 @@ def words_of(tensor: Tensor) -> tuple[list[int], list[int], Any] | None:
         behind.append(at + flag)
     # The storage may be released and its memory freed; the few words that show this stay.
     return [kind, id(tensor) + points], behind, StorageWeakRef(storage)
+
+
+@functools.cache
+def _address_places(n_dims: int) -> tuple[int, int, int, int] | None:
+    """Offsets, in a ``TensorImpl``, of the storage, of the tensor's offset in it and of its first stride, and of the
+    memory's address in the storage.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        strides = tuple(range(1001, 1001 + max(n_dims, 1)))
+        whole = torch.zeros(16384, device="cpu")
+        sample = whole.as_strided((1,) * len(strides), strides, 12345)
+        words, storage = words_at(sample._cdata, _IMPL_WORDS), whole.untyped_storage()
+        held = words_at(storage._cdata, _STORAGE_WORDS)
+        found = [_only(words, storage._cdata), _only(words, 12345), _only(words, 1001)]
+        at = held.index(storage.data_ptr()) * _WORD if storage.data_ptr() in held else None
+    places = [place for place in (*found, at) if place is not None]
+    return (places[0], places[1], places[2], places[3]) if len(places) == 4 else None
+
+
+def words_to(tensor: Tensor) -> tuple[list[int], list[int]] | None:
+    """Like `words_of`, for its address alone: what a graph that reads it depends on. Its storage must be kept alive."""
+    places = _address_places(tensor.dim()) if tensor.dim() <= _MOST_DIMS else None
+    impl = tensor._cdata
+    points = _only(words_at(id(tensor), type(tensor).__basicsize__ // _WORD), impl)
+    if places is None or points is None:
+        return None
+    storage = tensor.untyped_storage()
+    home, at, offset, stride = storage._cdata, places[0], places[1], places[2]
+    if words_at(impl + at, 1) != [home] or words_at(home + places[3], 1) != [storage.data_ptr()]:
+        return None
+    behind = [impl + at, impl + offset, home + places[3]]
+    return [id(tensor) + points], behind + ([impl + stride] if tensor.dim() > 1 else [])

@@ -387,6 +387,71 @@ class Watchers:
             self.has_changed = True
 
 
+class Watched(Watchers):
+    """Dicts of objects that may die meanwhile, which counts as a change; those of no object are kept alive.
+
+    Args:
+        place: gives the program's running line, where a change is made.
+    """
+
+    def __init__(self, place: Callable[[], Any]) -> None:
+        self.has_changed = False
+        self.tags: list[int] = []
+        """Addresses of the numbers of the dicts' states (3.11)."""
+        self.changed_at: Any = None
+        """The line of the last change; None if it is not known (3.11)."""
+        self._place = place
+        self._names: dict[int, set[str]] = {}
+        self._held: list[object] = []
+        self._alive: dict[int, None] = {}
+        if not HAS_TAGS:
+            weakref.finalize(self, _forget, self._alive).atexit = False
+
+    def add(self, each: dict[Any, Any], name: Any, owner: object) -> None:
+        """Watch what stands under a name in ``each``, the dict of ``owner``; None if it is nobody's."""
+        if id(each) not in self._names:
+            self._names[id(each)] = set()
+            died = functools.partial(_died, weakref.ref(self), self._alive, id(each))
+            self._held.append(each if owner is None else weakref.ref(owner, died))
+            self._alive[id(each)] = None
+            if HAS_TAGS:
+                self.tags.append(tag_of(each))
+            else:
+                _watch(each, self)
+        self._names[id(each)].add(name)
+
+    def hold(self, each: object) -> None:
+        self._held.append(each)
+
+    def changed(self, address: int, key: int | None) -> None:
+        had, self.has_changed = self.has_changed, False
+        super().changed(address, key)
+        if self.has_changed:
+            self.changed_at = self._place()
+        self.has_changed = had or self.has_changed
+
+
+def _died(watched: Callable[[], Watched | None], alive: dict[int, None], address: int, _: object) -> None:
+    """Its object dies, and after it the dict."""
+    found = watched()
+    if found is not None:
+        found.has_changed = True
+    if not HAS_TAGS and address in alive:
+        _forget({address: None}, found)
+    alive.pop(address, None)
+
+
+def _forget(addresses: dict[int, None], watched: Watchers | None = None) -> None:
+    """Unwatch dicts that are alive."""
+    for address in addresses:
+        kept = _watchers.get(address)
+        if kept is not None and watched is not None:
+            kept.discard(watched)
+        if kept is not None and not any(True for _ in kept) and _api is not None:
+            _watchers.pop(address, None)
+            _api.unwatch(_api.number, ctypes.cast(address, ctypes.py_object).value)
+
+
 _watchers: dict[int, weakref.WeakSet[Watchers]] = {}
 """By address of the dict: the watchers to notify."""
 

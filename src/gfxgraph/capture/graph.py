@@ -87,8 +87,9 @@ class BridgedGraph(_TorchsGraph):
 
     _launch: Callable[[BridgedGraph], None]
     _guarded_class: type[BridgedGraph]
-    _holding_class: type[BridgedGraph]
-    _guarded_holding_class: type[BridgedGraph]
+    _asking_classes: dict[type, type[BridgedGraph]]
+    _is_asking = False
+    """Whether each replay asks first for inputs that the program has replaced."""
     _left: int
 
     def __new__(cls, keep_graph: bool = False, *, on_unsafe: OnUnsafe | str | None = None) -> Any:
@@ -233,8 +234,8 @@ class BridgedGraph(_TorchsGraph):
         if self._follows:
             is_strict = self._is_strict or self._state.settings.guard > 0
             self._held = held_inputs(self._program, is_strict)
-        if self._held:
-            self.__class__ = self._holding_class if self._guard is None else self._guarded_holding_class
+        if self._held and type(self) in self._asking_classes:  # else each replay is checked
+            self.__class__ = self._asking_classes[type(self)]
 
     def _is_ready(self) -> None:
         """Captured: instantiated too, unless the user does that, or the first replay."""
@@ -325,6 +326,8 @@ class BridgedGraph(_TorchsGraph):
     def _timed_replay(self) -> None:
         """The fast path's launch with a clock; checks would find nothing, and cost each of the 256 replays 0.1 us."""
         self._counted += 1
+        if self._held:
+            self._held.ask_for_those_alone()
         begun = time.perf_counter()
         try:
             self._launch(self)
@@ -349,8 +352,8 @@ class BridgedGraph(_TorchsGraph):
         if not self._is_instantiated:
             self.instantiate()
         program.check_host_memory()
-        if self._held and (self._held.lent or not self._granted or self._held.has_changed()):
-            self._held.settle()
+        if self._held:
+            self._held.before_replay()
         runtime_workarounds.before_replay()
         if self._guard is not None:
             self._guard.before_replay()
@@ -402,7 +405,8 @@ class BridgedGraph(_TorchsGraph):
         plain = plain and (self._guard is None or not self._guard.is_slow)
         # The first replay is timed, so that there is an average; with debug logging each replay is logged here.
         checked = self._unvalidated or self._state.decisions.join_copies or not self._is_timed
-        checked = checked or process.log.isEnabledFor(logging.DEBUG) or (self._held and self._held.lent)
+        checked = checked or process.log.isEnabledFor(logging.DEBUG)
+        checked = checked or (self._held and (self._held.lent or not self._is_asking))
         self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
     def _grant(self, n: int) -> None:
@@ -560,7 +564,7 @@ class BridgedGraph(_TorchsGraph):
             self.instantiate()
         self._counted += 1
         if self._held:
-            self._held.settle()
+            self._held.before_replay()
         with one_replay(self), self._held.lending() if self._held else nullcontext():
             yield self._program
 
@@ -632,15 +636,18 @@ def bridged_class(base: type) -> type[BridgedGraph]:
         """The class of a graph whose inputs the program may replace."""
 
         __slots__ = ()
+        _is_asking = True
         replay = fast_replay(launch, unless="self._held.has_changed()")
 
-    class GuardedHoldingCUDAGraph(BridgedCUDAGraph):
+    class GuardedHoldingCUDAGraph(HoldingCUDAGraph):
         __slots__ = ()
         replay = fast_replay(launch, unless="self._guard.pointers.is_dirty or self._held.has_changed()")
 
     BridgedCUDAGraph._guarded_class = GuardedCUDAGraph
-    BridgedCUDAGraph._holding_class = HoldingCUDAGraph
-    BridgedCUDAGraph._guarded_holding_class = GuardedHoldingCUDAGraph
+    BridgedCUDAGraph._asking_classes = {
+        BridgedCUDAGraph: HoldingCUDAGraph,
+        GuardedCUDAGraph: GuardedHoldingCUDAGraph,
+    }
     for made in (BridgedCUDAGraph, GuardedCUDAGraph, HoldingCUDAGraph, GuardedHoldingCUDAGraph):
         made.__qualname__ = made.__name__ = "BridgedCUDAGraph"
         made.__module__ = "gfxgraph"

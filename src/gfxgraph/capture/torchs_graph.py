@@ -53,8 +53,8 @@ def liveness_check(
     """Whether capture_begin is asked for ``check_input_liveness`` (torch 2.13 and later; here of any torch), and its
     arguments without it.
 
-    The check is ours, since a capture of ours keeps its inputs alive: torch's would find nothing. And torch ends it by
-    popping the top of the stack of modes, which would be the recorder.
+    The check is ours, since a capture of ours keeps its inputs alive: torch's would find nothing. And torch ends it
+    by popping the top of the stack of modes, which would be the recorder.
     """
     is_torchs = torch_names.version() >= (2, 13)
     asked = bool(args[0] if args and is_torchs else kwargs.get("check_input_liveness", False))

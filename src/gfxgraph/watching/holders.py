@@ -1,8 +1,8 @@
 """Who holds a tensor: the places in a program's objects through which it would find another one after a change.
 
-A search from the frames that run, inwards out, through what they reach: modules, optimizers, attributes, dicts, lists,
-closures. The garbage collector's list of all objects would take longer, and engines hide theirs from it while they
-capture (``gc.freeze``).
+A search from the frames that run, inwards out, through what they reach: modules, optimizers, attributes, dicts,
+lists, closures. The garbage collector's list of all objects would take longer, and engines hide theirs from it while
+they capture (``gc.freeze``).
 
 Of each place the way to it is known, as far as it can be watched: from a module or an object, which is referred to
 weakly, step by step. A local or global variable is no such place: programs use one name for many things in turn.
@@ -35,7 +35,7 @@ _OPAQUE = (
 )  # fmt: skip
 _LIBRARIES = frozenset(("torch", "gfxgraph", "numpy", "logging", "threading", "_pytest", "pluggy", "importlib", "re"))
 _ORDERED = (OrderedDict, defaultdict)
-_PASSED = (types.MethodType, functools.partial, tuple)
+_PASSED = (types.MethodType, functools.partial)
 MOST_ITEMS = 10_000
 _storage_of = Tensor.untyped_storage
 
@@ -64,22 +64,31 @@ class Holder:
     is_slot: bool
     """Whether it is a module's parameter or buffer, which nothing but the module's own work reads."""
 
+    owner: Callable[[], Any] | None
+    """Refers weakly to the object of the last step; None for a dict's or list's."""
+    container: Any = None
+    """A dict or list that the way begins with, which is kept alive."""
+
     def now(self) -> Any:
         """What is there; `GONE` if nothing is."""
         value = self.root()
-        for kind, key in self.steps:
+        for kind, key in self.steps[:-1]:
             value = step(value, kind, key)
-            if value is GONE:
-                return GONE
-        return value
+        if self.owner is not None and (value is None or value is GONE):  # reached in another way, if it is alive
+            value = self.owner()
+        return step(value, *self.steps[-1]) if self.steps else value
 
-    def ways(self) -> Iterator[tuple[Any, str, Any, Any]]:
-        """For each step: the object, its kind and key, and what is there."""
+    @property
+    def is_dead(self) -> bool:
+        """Whether the object that held it is no more."""
+        return self.owner() is None if self.owner is not None else self.root() is None
+
+    def ways(self) -> Iterator[tuple[Any, str, Any]]:
+        """For each step: the object, and its kind and key."""
         value = self.root()
         for kind, key in self.steps:
-            inner = step(value, kind, key)
-            yield value, kind, key, inner
-            value = inner
+            yield value, kind, key
+            value = step(value, kind, key)
 
 
 def step(owner: Any, kind: str, key: Any) -> Any:
@@ -89,11 +98,13 @@ def step(owner: Any, kind: str, key: Any) -> Any:
             return owner[key]
         except (LookupError, TypeError):
             return GONE
+    if owner is None or owner is GONE:
+        return GONE
     own = getattr(owner, "__dict__", None)
     for names in (own, *(own.get(each) for each in _SLOTS)) if isinstance(owner, nn.Module) else (own,):
         if names is not None and key in names:
             return names[key]
-    return GONE if own is not None or owner is None else getattr(owner, key, GONE)
+    return GONE if own is not None else getattr(owner, key, GONE)
 
 
 class Search:
@@ -170,8 +181,8 @@ class Search:
         elif issubclass(kind, Optimizer):
             for name in ("param_groups", "state"):
                 self._meet(getattr(value, name), node, name, True, f"{type(value).__name__}.{name}")
-        elif kind in (dict, list, *_ORDERED):
-            for name, item in [*(enumerate(value) if kind is list else value.items())][:MOST_ITEMS]:
+        elif kind in (dict, list, tuple, *_ORDERED):
+            for name, item in [*(value.items() if issubclass(kind, dict) else enumerate(value))][:MOST_ITEMS]:
                 shown = repr(name) if type(name) in (int, str) else "..."
                 self._meet(item, node, name, True, f"{node.name}[{shown}]")
         elif kind is types.FunctionType:
@@ -233,18 +244,18 @@ def _holder(node: _Node) -> Holder | None:
     steps: list[tuple[str, Any]] = []
     at: _Node = node
     while at.is_step and at.up is not None:
-        steps.insert(0, ("item" if issubclass(type(at.up.value), dict | list) else "attribute", at.key))
+        steps.insert(0, ("item" if issubclass(type(at.up.value), dict | list | tuple) else "attribute", at.key))
         at = at.up
-    if not steps:
+    if not steps or issubclass(type(at.value), tuple):
         return None
     owner = node.up
     own = vars(owner.value) if owner is not None and _is_module(owner) else {}
     is_slot = any(node.key in (own.get(slot) or ()) for slot in _SLOTS[:2])
+    last = weakref.ref(owner.value) if owner is not None and steps[-1][0] == "attribute" else None
     try:
-        root: Callable[[], Any] = weakref.ref(at.value)
+        return Holder(weakref.ref(at.value), tuple(steps), node.name, is_slot, last)
     except TypeError:  # a dict or a list
-        root = functools.partial(_same, at.value)
-    return Holder(root, tuple(steps), node.name, is_slot)
+        return Holder(functools.partial(_same, at.value), tuple(steps), node.name, is_slot, last, at.value)
 
 
 def _same(value: Any) -> Any:

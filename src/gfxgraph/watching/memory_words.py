@@ -154,13 +154,13 @@ def words_of_list(value: list[Any]) -> tuple[list[int], list[int]] | None:
     return [id(value) + length, id(value) + items], [at + i * _WORD for i in range(len(value))]
 
 
-_TAG_AT = 3 * ctypes.sizeof(ctypes.c_ssize_t)
+TAG_AT = 3 * ctypes.sizeof(ctypes.c_ssize_t)
 """Offset of a dict's version number: after its reference count, type and length."""
 
 
 def tag_of(each: dict[Any, Any]) -> int:
     """Address of a dict's version number (CPython 3.11)."""
-    return id(each) + _TAG_AT
+    return id(each) + TAG_AT
 
 
 # -- tensors ----------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def _address_places(n_dims: int) -> tuple[int, int, int, int] | None:
 
 
 def words_to(tensor: Tensor) -> tuple[list[int], list[int]] | None:
-    """Like `words_of`, for its address alone: what a graph that reads it depends on. Its storage must be kept alive."""
+    """Like `words_of`, for its address alone, which a graph depends on. Its storage must be kept alive."""
     places = _address_places(tensor.dim()) if tensor.dim() <= _MOST_DIMS else None
     impl = tensor._cdata
     points = _only(words_at(id(tensor), type(tensor).__basicsize__ // _WORD), impl)

@@ -42,7 +42,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.watching.memory_words import differ, tag_of, word_of, words_of, words_of_list
+from gfxgraph.watching.memory_words import TAG_AT, differ, tag_of, word_of, words_of, words_of_list
 
 NOTHING = object()
 _NAMES_OF_READERS = frozenset(("super", "object", "__getattribute__"))
@@ -396,13 +396,11 @@ class Watched(Watchers):
 
     def __init__(self, place: Callable[[], Any]) -> None:
         self.has_changed = False
-        self.tags: list[int] = []
-        """Addresses of the numbers of the dicts' states (3.11)."""
         self.changed_at: Any = None
         """The line of the last change; None if it is not known (3.11)."""
         self._place = place
         self._names: dict[int, set[str]] = {}
-        self._held: list[object] = []
+        self.held: list[object] = []
         self._alive: dict[int, None] = {}
         if not HAS_TAGS:
             weakref.finalize(self, _forget, self._alive).atexit = False
@@ -412,16 +410,28 @@ class Watched(Watchers):
         if id(each) not in self._names:
             self._names[id(each)] = set()
             died = functools.partial(_died, weakref.ref(self), self._alive, id(each))
-            self._held.append(each if owner is None else weakref.ref(owner, died))
+            self.held.append(each if owner is None else weakref.ref(owner, died))
             self._alive[id(each)] = None
-            if HAS_TAGS:
-                self.tags.append(tag_of(each))
-            else:
+            if not HAS_TAGS:
                 _watch(each, self)
         self._names[id(each)].add(name)
 
+    @property
+    def tags(self) -> list[int]:
+        """Addresses of the numbers of the dicts' states (3.11)."""
+        return [address + TAG_AT for address in self._alive] if HAS_TAGS else []
+
     def hold(self, each: object) -> None:
-        self._held.append(each)
+        if not any(each is other for other in self.held):
+            self.held.append(each)
+
+    def let_go(self, used: set[int]) -> None:
+        """Keep no dict or list alive but these, by identity."""
+        for each in [each for each in self.held if isinstance(each, dict | list) and id(each) not in used]:
+            self.held = [other for other in self.held if other is not each]
+            self._names.pop(id(each), None)
+            if isinstance(each, dict) and self._alive.pop(id(each), self) is None and not HAS_TAGS:
+                _forget({id(each): None}, self)
 
     def changed(self, address: int, key: int | None) -> None:
         had, self.has_changed = self.has_changed, False

@@ -105,8 +105,8 @@ class HeldInputs:
         """Inputs that are copied for each replay: the place's tensor, and whether the old content is restored."""
         self.alone: list[tuple[str, Kept]] = []
         """Inputs that variables alone hold, with their names."""
-        self.n_alone = 0
-        """Inputs that only the graph holds."""
+        self.n_told = 0
+        """Inputs that may be stale: they are counted, the first is named."""
         self.counts: Counter[int] = Counter()
         """How many of our own tensors refer to each storage."""
         self._watched = Watched(place)
@@ -139,7 +139,7 @@ class HeldInputs:
                 if kept is None:
                     kept = _kept[id(tensor)] = Kept(tensor)
                 self.alone.append((search.names[storage], kept))
-                self._add(Holder(kept.get, (), search.names[storage], False), tensor, storage, kept)
+                self._add(Holder(kept.get, (), search.names[storage], False, None), tensor, storage, kept)
 
     def _add(self, holder: Holder, tensor: Tensor, storage: int, seen: Tensor | Kept) -> None:
         memory = tensor.data
@@ -154,7 +154,7 @@ class HeldInputs:
         first, behind, lines = [], [], []
         asked: dict[tuple[int, Any], None] = {}
         for slot in self.slots:
-            for owner, kind, key, value in slot.holder.ways():
+            for owner, kind, key in slot.holder.ways():
                 if (id(owner), key) in asked:
                     continue
                 asked[id(owner), key] = None
@@ -170,6 +170,7 @@ class HeldInputs:
             else:
                 first += found[0]
                 behind += found[1]
+        self._watched.let_go({owner for owner, _ in asked})
         before = ["if kept.has_changed: return True"]
         for phase in (first + self._watched.tags, behind):
             if phase:
@@ -188,6 +189,8 @@ class HeldInputs:
 
     def _watch_step(self, owner: Any, kind: str, key: Any, first: list[int], behind: list[int]) -> bool:
         """Watch one step of a way; False if it must be taken at each look."""
+        if isinstance(owner, tuple):
+            return True
         if kind == "item" and isinstance(owner, list):
             found = words_of_list(owner)
             if found is not None:
@@ -208,9 +211,19 @@ class HeldInputs:
             return True
         return False
 
+    def containers(self) -> list[Any]:
+        """The program's dicts and lists that the watch keeps alive."""
+        return [each for each in self._watched.held if isinstance(each, dict | list)]
+
     # -- at a replay --------------------------------------------------------------------------------
 
-    def settle(self) -> None:
+    def before_replay(self) -> None:
+        if self.lent or self.has_changed():
+            self._settle()
+        else:
+            self.ask_for_those_alone()
+
+    def _settle(self) -> None:
         """Follow what has changed since the last look.
 
         Raises:
@@ -233,18 +246,19 @@ class HeldInputs:
             if changed:
                 _Change(self, changed).follow()
             now = row = None  # which would be references
-            self._ask_for_those_alone()
+            self.ask_for_those_alone()
         except BaseException:
             self._watched.has_changed, self.lent = True, list(lent.values())
             raise
-        if changed or is_other or HAS_TAGS:
+        if changed or is_other or (HAS_TAGS and self.has_changed()):
             self._watch()
 
     def _see(self, slot: Slot, now: Tensor) -> None:
         if type(slot.seen) is not Kept:
             slot.seen = now
 
-    def _ask_for_those_alone(self) -> None:
+    def ask_for_those_alone(self) -> None:
+        """Tell of inputs that the program has let go."""
         for row in [*self.alone]:
             name, kept = row
             if sys.getrefcount(kept.tensor) <= _ALONE and n_of_program(kept.tensor, memory_of(kept.tensor)) <= 1:
@@ -255,7 +269,6 @@ class HeldInputs:
         """An input that only the graph holds any more."""
         reason = "is held by the graph alone: replays read what it held last; copy into it what is new"
         self.say("input_let_go", name, tensor, reason)
-        self.n_alone += 1
 
     def say(self, code: str, name: str, tensor: Tensor, reason: str) -> None:
         """Tell of an input that may be stale, once; where that is not allowed, refuse.
@@ -267,7 +280,9 @@ class HeldInputs:
         if self._is_strict:
             process.require().counters.add("reload_refused")
             raise process.mismatch("input_let_go", name=name, kind=kind_of(tensor), where=where)
-        process.require().report(code, f"{name}, {kind_of(tensor)}, {reason}", where=where)
+        level = logging.INFO if self.n_told else logging.WARNING
+        self.n_told += 1
+        process.require().report(code, f"{name}, {kind_of(tensor)}, {reason}", where=where, level=level)
 
     def line_of(self, storage: int) -> str:
         """Where the captured program first uses the memory."""
@@ -328,8 +343,30 @@ class _Change:
         slots = [slot for each in [*_every] for slot in each.slots]
         self.n_was = Counter(id(slot.seen) for slot in slots if type(slot.seen) is not Kept)
         self.n_was.update(id(kept.tensor) for kept in [*_kept.values()])
+        self.dropped: dict[int, set[int]] = {}
+        """By storage: tensors that only such dicts and lists refer to."""
+        self._count_in_dropped(slots)
         self._free: dict[int, bool] = {}
         self.n_followed = 0
+
+    def _count_in_dropped(self, slots: list[Slot]) -> None:
+        """What a dict or list refers to that the program has dropped, and that we alone hold, is referred to by us."""
+        held = [each for one in [*_every] for each in one.containers()]
+        held += [each for each in (slot.holder.container for slot in slots) if each is not None]
+        n_ours, kept = Counter(map(id, held)), list({id(each): each for each in held}.values())
+        del held
+        n_before = -1
+        while len(kept) != n_before:
+            n_before = len(kept)
+            for at in reversed(range(len(kept))):
+                each = kept[at]
+                if sys.getrefcount(each) - n_ours[id(each)] > _OF_A_VARIABLE + 1:  # and of the list of them
+                    continue
+                del kept[at]
+                for inner in each.values() if isinstance(each, dict) else each:
+                    (self.n_was if isinstance(inner, Tensor) else n_ours)[id(inner)] += 1
+                    if isinstance(inner, Tensor) and inner.is_cuda and has_layout(inner):
+                        self.dropped.setdefault(memory_of(inner), set()).add(id(inner))
 
     def follow(self) -> None:
         by_storage: dict[int, list[tuple[Slot, Any]]] = {}
@@ -355,7 +392,7 @@ class _Change:
         for slot, now in rows:
             if slot.memory.data_ptr() != slot.address:
                 self._refuse(slot, "of another size: its memory is gone")
-            if now is GONE and slot.holder.root() is None:
+            if now is GONE and slot.holder.is_dead:
                 self._drop(slot)
                 if not any(each.storage == storage for each in self.held.slots):
                     self.held.let_go(slot.holder.name, slot.memory)
@@ -413,37 +450,36 @@ class _Change:
 
     def _make_free(self, slot: Slot) -> bool:
         """Whether nothing of the program's needs the old content, once what one tensor alone needs is moved away."""
-        old = {id(each.was): each.was for each, _ in self.changed if memory_of(each.was) == slot.storage}
-        if n_of_program(slot.memory, slot.storage) > len(old):
+        old = {id(each.was): each for each, _ in self.changed if memory_of(each.was) == slot.storage}
+        if n_of_program(slot.memory, slot.storage) > len({*old} | self.dropped.get(slot.storage, set())):
             return False
-        used = [tensor for tensor in old.values() if self._is_referred_to(tensor, sys.getrefcount(tensor) - 1)]
+        used = [each for each in old.values() if self._is_referred_to(each)]
         if used and not (len(used) == len(old) == 1 and self.held.is_plain):
             return False
-        for tensor in used:
-            with torch_names._InferenceMode(tensor.is_inference()):
-                content = tensor.detach().clone()
-            point(tensor, content)
+        for each in used:
+            with torch_names._InferenceMode(each.was.is_inference()):
+                content = each.was.detach().clone()
+            point(each.was, content)
         return True
 
     def _is_used(self, slot: Slot) -> bool:
         """Whether the program refers to the old tensor, or to its memory."""
+        known = self.dropped.get(slot.storage, set()) | (
+            {id(slot.was)} if memory_of(slot.was) == slot.storage else set()
+        )
+        return n_of_program(slot.memory, slot.storage) > len(known) or self._is_referred_to(slot)
+
+    def _is_referred_to(self, slot: Slot) -> bool:
+        """Whether something besides ours refers to the old tensor."""
         was = slot.was
-        n = n_of_program(slot.memory, slot.storage) - (memory_of(was) == slot.storage)
-        return n > 0 or self._is_referred_to(was, sys.getrefcount(was))
-
-    def _is_referred_to(self, tensor: Tensor, n_references: int) -> bool:
-        """Whether something besides ours does.
-
-        Args:
-            n_references: to it, counted where one variable refers to it.
-        """
-        return n_references - self.n_was[id(tensor)] > _OF_A_VARIABLE
+        n_references = sys.getrefcount(was)
+        return n_references - self.n_was[id(was)] > _OF_A_VARIABLE
 
     def _refuse(self, slot: Slot, now: str) -> None:
         held = self.held
         process.require().counters.add("reload_refused")
         at = f" (set by {shown(held.changed_at)})" if held.changed_at is not None else ""
-        fields = {"name": slot.holder.name, "was": kind_of(slot.memory), "now": now, "at": at}
+        fields = {"name": slot.holder.name, "was": kind_of(slot.memory), "now": f"{now} now{at}"}
         raise process.mismatch("input_replaced", where=held.line_of(slot.storage), **fields)
 
 
@@ -486,8 +522,8 @@ def _references() -> tuple[int, int]:
     """What ``sys.getrefcount`` gives of an attribute, and of a variable, where nothing else refers to the object."""
     kept = Kept(torch.empty(0, device="cpu"))
     of_attribute = sys.getrefcount(kept.tensor)
-    variable = torch.empty(0, device="cpu")
-    return of_attribute, sys.getrefcount(variable)
+    variable = kept.tensor
+    return of_attribute, sys.getrefcount(variable) - 1
 
 
 _ALONE, _OF_A_VARIABLE = _references()

@@ -413,7 +413,7 @@ def test_dead_input_is_found(surface):
     """An input that the program let go: torch's check raises, and so does the bridge's."""
     x, graph = arange(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, check_input_liveness=True):
-        y = x + 1
+        _ = x + 1
     del x
     gc.collect()
     for _ in range(2):

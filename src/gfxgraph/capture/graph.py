@@ -233,7 +233,8 @@ class BridgedGraph(_TorchsGraph):
         assert self._program is not None
         if self._follows:
             is_strict = self._is_strict or self._state.settings.guard > 0
-            self._held = held_inputs(self._program, is_strict)
+            find = partial(held_inputs, self._program, is_strict)
+            process.attempt(lambda: setattr(self, "_held", find()), "the search for who holds a graph's inputs")
         if self._held and type(self) in self._asking_classes:  # else each replay is checked
             self.__class__ = self._asking_classes[type(self)]
 
@@ -404,9 +405,9 @@ class BridgedGraph(_TorchsGraph):
         plain = self.is_plain and self._is_instantiated and not (program is not None and program.host_reads)
         plain = plain and (self._guard is None or not self._guard.is_slow)
         # The first replay is timed, so that there is an average; with debug logging each replay is logged here.
-        checked = self._unvalidated or self._state.decisions.join_copies or not self._is_timed
+        checked: object = self._unvalidated or self._state.decisions.join_copies or not self._is_timed
         checked = checked or process.log.isEnabledFor(logging.DEBUG)
-        checked = checked or (self._held and (self._held.lent or not self._is_asking))
+        checked = checked or bool(self._held and (self._held.lent or not self._is_asking))
         self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
     def _grant(self, n: int) -> None:

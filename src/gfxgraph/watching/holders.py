@@ -37,6 +37,8 @@ _LIBRARIES = frozenset(("torch", "gfxgraph", "numpy", "logging", "threading", "_
 _ORDERED = (OrderedDict, defaultdict)
 _PASSED = (types.MethodType, functools.partial)
 MOST_ITEMS = 10_000
+_MODULES_OWN = frozenset(vars(nn.Module()))
+"""A module's slots, hooks and flags."""
 _storage_of = Tensor.untyped_storage
 
 
@@ -100,8 +102,11 @@ def step(owner: Any, kind: str, key: Any) -> Any:
             return GONE
     if owner is None or owner is GONE:
         return GONE
-    own = getattr(owner, "__dict__", None)
-    for names in (own, *(own.get(each) for each in _SLOTS)) if isinstance(owner, nn.Module) else (own,):
+    own: Any = getattr(owner, "__dict__", None)
+    if own is not None and key in own:
+        return own[key]
+    for slot in _SLOTS if own is not None and "_modules" in own else ():
+        names = own.get(slot)
         if names is not None and key in names:
             return names[key]
     return GONE if own is not None else getattr(owner, key, GONE)
@@ -173,10 +178,10 @@ class Search:
         value, kind = node.value, type(node.value)
         if issubclass(kind, nn.Module):
             prefix = type(value).__name__ if not _is_module(node.up) else node.name
-            own = vars(value)
-            for each in (*(own.get(slot) for slot in _SLOTS), own):
-                for name, item in [*each.items()] if each is not None else ():
-                    if name not in _SLOTS:
+            own: Any = vars(value)
+            for each in filter(None, (*(own.get(slot) for slot in _SLOTS), own)):
+                for name, item in [*each.items()]:
+                    if name not in _MODULES_OWN:
                         self._meet(item, node, name, True, f"{prefix}.{name}")
         elif issubclass(kind, Optimizer):
             for name in ("param_groups", "state"):

@@ -243,16 +243,20 @@ def _address_places(n_dims: int) -> tuple[int, int, int, int] | None:
     return (places[0], places[1], places[2], places[3]) if len(places) == 4 else None
 
 
-def words_to(tensor: Tensor) -> tuple[list[int], list[int]] | None:
-    """Like `words_of`, for its address alone, which a graph depends on. Its storage must be kept alive."""
+def words_to(tensor: Tensor) -> list[int] | None:
+    """Words behind the Python object that change with the tensor's address, which a graph depends on.
+
+    Its storage must be kept alive, and be what it holds; None if it must be compared in Python.
+    """
     places = _address_places(tensor.dim()) if tensor.dim() <= _MOST_DIMS else None
-    impl = tensor._cdata
-    points = _only(words_at(id(tensor), type(tensor).__basicsize__ // _WORD), impl)
-    if places is None or points is None:
+    if places is None:
         return None
-    storage = tensor.untyped_storage()
-    home, at, offset, stride = storage._cdata, places[0], places[1], places[2]
-    if words_at(impl + at, 1) != [home] or words_at(home + places[3], 1) != [storage.data_ptr()]:
+    impl, storage = tensor._cdata, tensor.untyped_storage()
+    home = storage._cdata
+    found = [impl + places[0], impl + places[1], home + places[3]]
+    if _word_at(found[0]).value != home or _word_at(found[2]).value != storage.data_ptr():
         return None
-    behind = [impl + at, impl + offset, home + places[3]]
-    return [id(tensor) + points], behind + ([impl + stride] if tensor.dim() > 1 else [])
+    return found + ([impl + places[2]] if tensor.dim() > 1 else [])
+
+
+_word_at = ctypes.c_uint64.from_address

@@ -396,12 +396,15 @@ class Watched(Watchers):
 
     def __init__(self, place: Callable[[], Any]) -> None:
         self.has_changed = False
+        self.may_be_swapped = False
+        """Whether tensors may have exchanged what is behind their Python objects."""
         self.changed_at: Any = None
         """The line of the last change; None if it is not known (3.11)."""
         self._place = place
         self._names: dict[int, set[str]] = {}
         self.held: list[object] = []
         self._alive: dict[int, None] = {}
+        _every.add(self)
         if not HAS_TAGS:
             weakref.finalize(self, _forget, self._alive).atexit = False
 
@@ -439,6 +442,15 @@ class Watched(Watchers):
         if self.has_changed:
             self.changed_at = self._place()
         self.has_changed = had or self.has_changed
+
+
+_every: weakref.WeakSet[Watched] = weakref.WeakSet()
+
+
+def note_swap() -> None:
+    """Tensors are about to be swapped."""
+    for each in [*_every]:
+        each.has_changed = each.may_be_swapped = True
 
 
 def _died(watched: Callable[[], Watched | None], alive: dict[int, None], address: int, _: object) -> None:

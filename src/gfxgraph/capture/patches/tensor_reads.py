@@ -28,6 +28,7 @@ from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.core.tape import TapeValue, leaves
 from gfxgraph.process.process import OngoingCapture
+from gfxgraph.watching.watch import note_swap
 
 _T = TypeVar("_T")
 _Stock = Callable[..., Any]
@@ -239,13 +240,14 @@ def _to_kernel(session: Any, run: _Stock, *args: Any, **kwargs: Any) -> object:
 
 
 def references_of_others() -> SimpleNamespace:
-    """``weakref`` for ``swap_tensors``, which refuses tensors that have references: those of tapes are none, nor those
-    of fake tensors, which outlive the trace of a graphed callable.
+    """``weakref`` for ``swap_tensors``, which refuses tensors that have references: those of tapes are none, nor
+    those of fake tensors, which outlive the trace of a graphed callable.
 
     In a capture they are: what it recorded is to keep its contents.
     """
 
     def getweakrefs(tensor: Tensor) -> list[object]:
+        note_swap()
         found = weakref.getweakrefs(tensor)
         return (
             found

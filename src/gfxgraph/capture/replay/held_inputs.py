@@ -151,7 +151,9 @@ class HeldInputs:
     def _watch(self) -> None:
         """Watch what is there now."""
         names: dict[str, Any] = {"kept": self._watched}
-        first, behind, lines = [], [], []
+        first: list[int] = []
+        behind: list[int] = []
+        lines: list[str] = []
         asked: dict[tuple[int, Any], None] = {}
         for slot in self.slots:
             for owner, kind, key in slot.holder.ways():
@@ -168,11 +170,10 @@ class HeldInputs:
                 names |= {f"slot{n}": slot}
                 lines.append(f"if slot{n}.was.data_ptr() != {slot.address}: return True")
             else:
-                first += found[0]
-                behind += found[1]
+                behind += found
         self._watched.let_go({owner for owner, _ in asked})
         before = ["if kept.has_changed: return True"]
-        for phase in (first + self._watched.tags, behind):
+        for phase in (first, [*behind, *self._watched.tags]):  # a list's items lie behind what the list points to
             if phase:
                 before.append(f"if {differ(phase, f'words{len(before)}', names)}: return True")
         for _, kept in self.alone[:MOST_ASKED]:
@@ -229,10 +230,11 @@ class HeldInputs:
         Raises:
             GuardMismatch: `input_replaced`, `input_let_go`.
         """
-        self._watched.has_changed = False
+        watched = self._watched
+        is_other, watched.has_changed, watched.may_be_swapped = watched.may_be_swapped, False, False
         lent = {id(slot): row for row in self.lent for slot in row[:1]}
         try:
-            changed, is_other = [], False
+            changed: list[tuple[Slot, Any]] = []
             self.lent = []
             for slot in self.slots:
                 now, row = slot.holder.now(), lent.get(id(slot))
@@ -347,10 +349,13 @@ class _Change:
         """By storage: tensors that only such dicts and lists refer to."""
         self._count_in_dropped(slots)
         self._free: dict[int, bool] = {}
+        self.by_storage: dict[int, list[tuple[Slot, Any]]] = {}
+        self.slots_of: dict[int, list[Slot]] = {}
+        """Every slot of a storage of which one has changed."""
         self.n_followed = 0
 
     def _count_in_dropped(self, slots: list[Slot]) -> None:
-        """What a dict or list refers to that the program has dropped, and that we alone hold, is referred to by us."""
+        """What a dict or list refers to that the program has dropped, and we alone hold, is referred to by us."""
         held = [each for one in [*_every] for each in one.containers()]
         held += [each for each in (slot.holder.container for slot in slots) if each is not None]
         n_ours, kept = Counter(map(id, held)), list({id(each): each for each in held}.values())
@@ -369,9 +374,12 @@ class _Change:
                         self.dropped.setdefault(memory_of(inner), set()).add(id(inner))
 
     def follow(self) -> None:
-        by_storage: dict[int, list[tuple[Slot, Any]]] = {}
+        by_storage = self.by_storage
         for slot, now in self.changed:
             by_storage.setdefault(slot.storage, []).append((slot, now))
+        for slot in self.held.slots:
+            if slot.storage in by_storage:
+                self.slots_of.setdefault(slot.storage, []).append(slot)
         due = [row for storage, rows in by_storage.items() for row in self._due(storage, rows)]
         if not due:
             return
@@ -387,7 +395,7 @@ class _Change:
     def _due(self, storage: int, rows: list[tuple[Slot, Any]]) -> list[tuple[Slot, Tensor]]:
         """What to copy into one storage."""
         changed = [slot for slot, _ in rows]
-        others = [slot for slot in self.held.slots if slot.storage == storage and slot not in changed]
+        others = [slot for slot in self.slots_of[storage] if slot not in changed]
         due: list[tuple[Slot, Tensor]] = []
         for slot, now in rows:
             if slot.memory.data_ptr() != slot.address:
@@ -450,7 +458,8 @@ class _Change:
 
     def _make_free(self, slot: Slot) -> bool:
         """Whether nothing of the program's needs the old content, once what one tensor alone needs is moved away."""
-        old = {id(each.was): each for each, _ in self.changed if memory_of(each.was) == slot.storage}
+        rows = self.by_storage[slot.storage]
+        old = {id(each.was): each for each, _ in rows if memory_of(each.was) == slot.storage}
         if n_of_program(slot.memory, slot.storage) > len({*old} | self.dropped.get(slot.storage, set())):
             return False
         used = [each for each in old.values() if self._is_referred_to(each)]

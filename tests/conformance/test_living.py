@@ -423,23 +423,18 @@ def test_swapping_tensors_works_beside_graphs(platform):
 # -- what only the graph holds -----------------------------------------------------------------------------------
 
 
-def bound_anew(**kw):
-    """A step of two graphs with an eager operation between, whose result is a new tensor each time."""
+def test_an_input_that_only_the_graph_holds_is_said(platform, caplog):
+    """Once, by its name."""
     w, x = cuda(8, 8), cuda(4, 8)
-    between = torch.softmax(x @ w, -1)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, **kw):
-        out = between @ w
+    between, graph = torch.softmax(x @ w, -1), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        between @ w
     graph.replay()
     between = torch.softmax(x.normal_() @ w, -1)
-    return graph, between, out, w
-
-
-def test_an_input_that_only_the_graph_holds_is_said(platform):
-    """Once, by its name."""
-    graph, *_kept = bound_anew()
-    for _ in range(5):
-        graph.replay()
+    with caplog.at_level("WARNING", logger="gfxgraph"):
+        for _ in range(5):
+            graph.replay()
+    assert len(caplog.records) == 1 and "between, float32[4, 8]" in caplog.text
     events = [event for event in gfxgraph.stats()["events"] if event["kind"] == "input_let_go"]
     assert [event["count"] for event in events] == [1] and "between, float32[4, 8]" in events[0]["reason"]
     assert counted("inputs_only_graphs_hold") == 1
@@ -460,6 +455,27 @@ def test_it_is_refused_where_that_was_asked_for(platform):
     for _ in range(2):
         with pytest.raises(gfxgraph.GuardMismatch, match="input_let_go"):
             graph.replay()
+
+
+def test_it_is_refused_under_guard_where_the_variable_has_another(platform):
+    """GUARD 1; an input that was dropped without a successor cannot be another, and replays."""
+    gfxgraph.guard_level(1)
+    try:
+        w, x, graph = cuda(8, 8), cuda(4, 8), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = x @ w
+        expected, x = x @ w, None
+        graph.replay()
+        assert torch.allclose(out, expected)
+        x, other = cuda(4, 8), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(other):
+            x @ w
+        x = cuda(4, 8)
+        for _ in range(2):
+            with pytest.raises(gfxgraph.GuardMismatch, match="input_let_go: (.*\n)*.*x, float32"):
+                other.replay()
+    finally:
+        gfxgraph.guard_level(0)
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -688,3 +704,67 @@ def test_updates_in_a_loop_as_a_trainer_sends_them(platform):
         net.finish()
         assert captured.is_right()
         assert torch.equal(net.last.weight, twin.last.weight)
+
+
+# -- numbers from Python -----------------------------------------------------------------------------------------
+
+
+def stepping(make):
+    """A captured training step, its eager twin, and both optimizers."""
+    torch.manual_seed(0)
+    net = nn.Linear(8, 8).cuda()
+    twin, x = copy.deepcopy(net), cuda(4, 8)
+
+    def step(model, optimizer):
+        optimizer.zero_grad(set_to_none=False)
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    both = [(model, make(model.parameters())) for model in (net, twin)]
+    for model, optimizer in both:
+        for each in model.parameters():
+            each.grad = torch.zeros_like(each)
+        step(model, optimizer)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(*both[0])
+    return graph, lambda: step(*both[1]), both, x
+
+
+def test_a_rate_that_a_scheduler_sets_reaches_the_replays(platform):
+    """Its optimizer takes tensors; the program's number stays a number."""
+    graph, step, both, x = stepping(lambda params: torch.optim.AdamW(params, lr=0.1, capturable=True))
+    schedulers = [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 0.5**n) for _, optimizer in both]
+    for _ in range(4):
+        x.normal_()
+        graph.replay()
+        step()
+        assert torch.allclose(both[0][0].weight, both[1][0].weight, atol=1e-5)
+        for scheduler in schedulers:
+            scheduler.step()
+        assert [type(optimizer.param_groups[0]["lr"]) for _, optimizer in both] == [float, float]
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "value"),
+    [
+        (lambda params: torch.optim.SGD(params, lr=0.1), "lr", 0.05),
+        (lambda params: torch.optim.AdamW(params, lr=0.1, capturable=True), "weight_decay", 0.5),
+        (lambda params: torch.optim.Adam(params, lr=0.1, capturable=True), "betas", (0.5, 0.9)),
+    ],
+    ids=["SGD lr", "AdamW weight_decay", "Adam betas"],
+)
+def test_a_number_that_the_graph_has_for_good_is_refused(platform, make, name, value):
+    """The next replay says which, and what it was; where it is set back the graph replays again."""
+    graph, step, both, _ = stepping(make)
+    graph.replay()
+    step()
+    group = both[0][1].param_groups[0]
+    before, group[name] = group[name], value
+    for _ in range(2):
+        with pytest.raises(gfxgraph.GuardMismatch, match=f"{name!r} of"):
+            graph.replay()
+    group[name] = before
+    graph.replay()
+    step()
+    assert torch.allclose(both[0][0].weight, both[1][0].weight, atol=1e-5)

@@ -215,7 +215,6 @@ def test_inputs_are_kept_whatever_the_pool(surface, pool):
     """An input that the program lets go of is kept, also where pool=(0, 0) means "a new one"."""
     if not surface.is_bridged:
         pytest.skip("torch alone replays from freed memory")
-    surface.allow("input_let_go")
     x, graph = arange(), torch.cuda.CUDAGraph()
     pool = {"none": None, "zeros": (0, 0), "handle": torch.cuda.graph_pool_handle()}[pool]
     y = captured(graph, lambda: x + 1, pool=pool)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
@@ -121,8 +122,10 @@ class Search:
 
     def __init__(self, wanted: Iterable[int]) -> None:
         self.found: dict[int, list[tuple[Holder, Tensor]]] = {each: [] for each in wanted}
-        self.names: dict[int, str] = {}
-        """Of those that a variable holds, or another place that cannot be watched."""
+        self.names: dict[int, tuple[str, Any]] = {}
+        """Of those that a variable holds, or another place that cannot be watched: a name; of a variable its scope,
+        the code of a function or the dict of a module.
+        """
         self._missing = set(self.found)
         self._seen: dict[int, _Node] = {}
         self._queue: deque[_Node] = deque()
@@ -133,14 +136,15 @@ class Search:
         while frame is not None and self._missing and len(self._seen) < MOST_OBJECTS:
             code, variables = frame.f_code, locals_of(frame)
             for name, value in [*variables.items()]:
-                self._meet(value, None, name, False, name)
+                scope = code if code.co_flags & inspect.CO_OPTIMIZED else frame.f_globals
+                self._meet(value, None, scope, False, name)
             self._globals(code, frame.f_globals)
             self._walk()
             frame = frame.f_back
         for storage, node in self._held:
             holder = _holder(node)
             if holder is None:
-                self.names.setdefault(storage, node.name)
+                self.names.setdefault(storage, (node.name, node.key if node.up is None else None))
             else:
                 self.found[storage].append((holder, node.value))
         return self
@@ -148,7 +152,7 @@ class Search:
     def _globals(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         for name in code.co_names:
             if name in scope:
-                self._meet(scope[name], None, name, False, name)
+                self._meet(scope[name], None, scope, False, name)
 
     def _walk(self) -> None:
         while self._queue and len(self._seen) < MOST_OBJECTS:

@@ -37,6 +37,7 @@ from torch import Tensor
 
 from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock
+from gfxgraph.capture.patches.optimizers import Settings
 from gfxgraph.capture.record.user_lines import is_library_code, locals_of, place, shown
 from gfxgraph.capture.replay.graph_tensors import has_layout, memory_of, overwrite, used_on
 from gfxgraph.capture.replay.program import HostStep, Program, point
@@ -94,17 +95,22 @@ class HeldInputs:
 
     Args:
         tensors: the program's own tensors, by value.
+        is_strict: whether an input that only the graph holds is refused.
+        settings: the numbers of optimizers that step in the program.
     """
 
-    def __init__(self, program: Program, tensors: dict[TapeValue, Tensor], is_strict: bool) -> None:
+    def __init__(
+        self, program: Program, tensors: dict[TapeValue, Tensor], is_strict: bool, settings: list[Settings]
+    ) -> None:
         self._program = weakref.ref(program)
         self.is_plain = not any(isinstance(step, HostStep) for step in program.steps)
         self._is_strict = is_strict
+        self._settings = settings
         self.slots: list[Slot] = []
         self.lent: list[tuple[Slot, Tensor, bool]] = []
         """Inputs that are copied for each replay: the place's tensor, and whether the old content is restored."""
-        self.alone: list[tuple[str, Kept]] = []
-        """Inputs that variables alone hold, with their names."""
+        self.alone: list[tuple[str, Any, Kept]] = []
+        """Inputs that variables alone hold, with their names and scopes."""
         self.n_told = 0
         """Inputs that may be stale: they are counted, the first is named."""
         self.counts: Counter[int] = Counter()
@@ -120,7 +126,7 @@ class HeldInputs:
         self._watch()
 
     def __bool__(self) -> bool:
-        return bool(self.slots or self.alone)
+        return bool(self.slots or self._settings)
 
     # -- finding ------------------------------------------------------------------------------------
 
@@ -134,12 +140,12 @@ class HeldInputs:
             for holder, tensor in places:
                 self._add(holder, tensor, storage, tensor)
             if not places and storage in search.names:
-                tensor = storages[storage]
+                tensor, (name, scope) = storages[storage], search.names[storage]
                 kept = _kept.get(id(tensor))
                 if kept is None:
                     kept = _kept[id(tensor)] = Kept(tensor)
-                self.alone.append((search.names[storage], kept))
-                self._add(Holder(kept.get, (), search.names[storage], False, None), tensor, storage, kept)
+                self.alone.append((name, scope, kept))
+                self._add(Holder(kept.get, (), name, False, None), tensor, storage, kept)
 
     def _add(self, holder: Holder, tensor: Tensor, storage: int, seen: Tensor | Kept) -> None:
         memory = tensor.data
@@ -171,12 +177,20 @@ class HeldInputs:
                 lines.append(f"if slot{n}.was.data_ptr() != {slot.address}: return True")
             else:
                 behind += found
-        self._watched.let_go({owner for owner, _ in asked})
+        used = {owner for owner, _ in asked}
+        for n, each in enumerate(self._settings):
+            for group in each.groups():
+                used.add(id(group))
+                for name in group:
+                    self._watched.add(group, name, None)
+            names |= {f"settings{n}": each}
+            lines.append(f"if settings{n}.are_others(): return True")
+        self._watched.let_go(used)
         before = ["if kept.has_changed: return True"]
         for phase in (first, [*behind, *self._watched.tags]):  # a list's items lie behind what the list points to
             if phase:
                 before.append(f"if {differ(phase, f'words{len(before)}', names)}: return True")
-        for _, kept in self.alone[:MOST_ASKED]:
+        for _, _, kept in self.alone[:MOST_ASKED]:
             n = len(names)
             names |= {f"kept{n}": kept, "n_references": sys.getrefcount, "alone": _ALONE}
             lines.append(f"if n_references(kept{n}.tensor) <= alone: return True")
@@ -245,6 +259,8 @@ class HeldInputs:
                     self.lent.append(row)
                 else:
                     changed.append((slot, now))
+            for each in self._settings:
+                each.check()
             if changed:
                 _Change(self, changed).follow()
             now = row = None  # which would be references
@@ -262,26 +278,34 @@ class HeldInputs:
     def ask_for_those_alone(self) -> None:
         """Tell of inputs that the program has let go."""
         for row in [*self.alone]:
-            name, kept = row
+            name, scope, kept = row
             if sys.getrefcount(kept.tensor) <= _ALONE and n_of_program(kept.tensor, memory_of(kept.tensor)) <= 1:
-                self.let_go(name, kept.tensor)
+                self.let_go(name, kept.tensor, _is_bound_anew(scope, name, kept.tensor))
                 self.alone.remove(row)
 
-    def let_go(self, name: str, tensor: Tensor) -> None:
-        """An input that only the graph holds any more."""
-        reason = "is held by the graph alone: replays read what it held last; copy into it what is new"
-        self.say("input_let_go", name, tensor, reason)
+    def let_go(self, name: str, tensor: Tensor, is_bound_anew: bool = False) -> None:
+        """An input that only the graph holds any more.
 
-    def say(self, code: str, name: str, tensor: Tensor, reason: str) -> None:
-        """Tell of an input that may be stale, once; where that is not allowed, refuse.
+        Args:
+            is_bound_anew: the variable has another tensor of its kind, so that the graph reads an old one.
+        """
+        reason = "is held by the graph alone: replays read what it held last; copy into it what is new"
+        self.say("input_let_go", name, tensor, reason, is_stale=is_bound_anew)
+
+    def say(self, code: str, name: str, tensor: Tensor, reason: str, *, is_stale: bool = True) -> None:
+        """Tell of an input that may be stale; where that is not allowed, refuse.
 
         Raises:
-            GuardMismatch: the graph is under guard, or was captured with ``check_input_liveness``.
+            GuardMismatch: the graph was captured with ``check_input_liveness``, or is under guard and the input is
+                stale.
         """
         where = self.line_of(memory_of(tensor))
-        if self._is_strict:
+        if self._is_strict or (is_stale and process.require().settings.guard > 0):
             process.require().counters.add("reload_refused")
             raise process.mismatch("input_let_go", name=name, kind=kind_of(tensor), where=where)
+        if not is_stale:
+            process.require().counters.add(code)
+            return
         level = logging.INFO if self.n_told else logging.WARNING
         self.n_told += 1
         process.require().report(code, f"{name}, {kind_of(tensor)}, {reason}", where=where, level=level)
@@ -517,14 +541,28 @@ def _is_unshared(tensor: Tensor) -> bool:
     return use_count(tensor) == 1
 
 
-def held_inputs(program: Program, is_strict: bool) -> HeldInputs | None:
+def _is_bound_anew(scope: Any, name: str, tensor: Tensor) -> bool:
+    """Whether a variable has another tensor of the same kind: the module's, or that of a call that goes on.
+
+    Args:
+        scope: a module's dict, or a function's code.
+    """
+    found: Any = scope.get(name) if isinstance(scope, dict) else None
+    frame: Any = sys._getframe(1) if not isinstance(scope, dict) else None
+    while frame is not None and scope is not None and found is None:
+        found = locals_of(frame).get(name) if frame.f_code is scope else None
+        frame = frame.f_back
+    return isinstance(found, Tensor) and kind_of(found) == kind_of(tensor)
+
+
+def held_inputs(program: Program, is_strict: bool, settings: list[Settings]) -> HeldInputs | None:
     """The inputs of a program that has just been captured; None if it has none outside graphs' own memory."""
     tensors = {
         value: held
         for value, held in program.externals.items()
         if isinstance(held, Tensor) and held.is_cuda and has_layout(held) and held.numel()
     }
-    return HeldInputs(program, tensors, is_strict) if tensors else None
+    return HeldInputs(program, tensors, is_strict, settings) if tensors else None
 
 
 def _references() -> tuple[int, int]:

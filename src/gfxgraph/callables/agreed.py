@@ -26,8 +26,8 @@ from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.python_reads import Snapshot
 from gfxgraph.callables.signature import Call, RunEagerly
 from gfxgraph.callables.states import SeenState, States
-from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.types import OnUnsafe
+from gfxgraph.watching.watch import Unwatchable
 
 _DROPPED = "its graph was dropped, and a rank alone captures nothing"
 

@@ -158,6 +158,7 @@ def _recorded(
 ) -> tuple[Any, Any]:
     graph = graph_class(state)(on_unsafe=policy)
     graph.account = account or Account("a part of a callable", is_part=True)
+    graph._follows = False  # what it reads is watched already (worlds.py)
     try:
         graph.capture_begin(pool=pool_id, capture_error_mode="thread_local")
         result = call()

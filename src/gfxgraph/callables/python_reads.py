@@ -36,9 +36,9 @@ from torch import Tensor, nn
 
 from gfxgraph import torch_names
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, tensor_key
-from gfxgraph.callables.trace.watch import NOTHING, PACKAGES, Unwatchable, Watch, is_packages
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.types import OUR_MODULES
+from gfxgraph.watching.watch import NOTHING, PACKAGES, Unwatchable, Watch, is_packages
 
 MOST_OBJECTS = 100_000
 _OURS = str(Path(__file__).parents[1])  # and the packages beside it, whose names begin so

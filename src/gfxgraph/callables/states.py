@@ -19,8 +19,8 @@ from gfxgraph.callables.inputs import tensors_of
 from gfxgraph.callables.python_reads import HostEffects, Snapshot
 from gfxgraph.callables.signature import Call
 from gfxgraph.callables.trace.dynamo import returned
-from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.capture.replay.graph_tensors import has_layout, storage_address
+from gfxgraph.watching.watch import Unwatchable
 
 _tokens = itertools.count(1)
 

@@ -52,9 +52,9 @@ from gfxgraph.callables.trace.dynamo import (
     local,
     returned,
 )
-from gfxgraph.callables.trace.watch import Watch
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of, size_of, storage_address, used_on
+from gfxgraph.watching.watch import Watch
 
 Evict = Callable[[], Callable[[World | None], None] | None]
 MOST_WITH_GRADIENTS = 4

@@ -19,7 +19,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
 from importlib import import_module
@@ -32,6 +32,7 @@ from gfxgraph.capture import capture_lock, leaving, rooms
 from gfxgraph.capture.record.random_generators import registering
 from gfxgraph.capture.record.user_lines import place, shown
 from gfxgraph.capture.replay import runtime_workarounds, validation
+from gfxgraph.capture.replay.held_inputs import HeldInputs, held_inputs
 from gfxgraph.capture.replay.program import Program
 from gfxgraph.capture.session import Session
 from gfxgraph.capture.state import CaptureState, Lifecycle
@@ -45,8 +46,8 @@ from gfxgraph.capture.torchs_graph import (
     checked_pool,
     fast_replay,
     launch_of,
+    liveness_check,
     one_replay,
-    without_liveness_check,
 )
 from gfxgraph.capture.undo import Undo, leave_modes, unbroken
 from gfxgraph.errors import CaptureError, GfxGraphError, ReplayError, member
@@ -86,6 +87,9 @@ class BridgedGraph(_TorchsGraph):
 
     _launch: Callable[[BridgedGraph], None]
     _guarded_class: type[BridgedGraph]
+    _asking_classes: dict[type, type[BridgedGraph]]
+    _is_asking = False
+    """Whether each replay asks first for inputs that the program has replaced."""
     _left: int
 
     def __new__(cls, keep_graph: bool = False, *, on_unsafe: OnUnsafe | str | None = None) -> Any:
@@ -112,6 +116,9 @@ class BridgedGraph(_TorchsGraph):
         self._begun_while = 0
         self._guard: Any = None
         self._deep: Any = None
+        self._held: HeldInputs | None = None
+        self._follows = True
+        self._is_strict = False
         self._state = state  # last: an object without it has nothing to clean up
         state.graphs.add(self)
 
@@ -139,7 +146,7 @@ class BridgedGraph(_TorchsGraph):
             mode = "thread_local"  # other threads' calls are blocked only where they would do harm (capture_lock.py)
         if capture_error_mode == "relaxed":
             mode = self._state.decisions.relaxed_capture_mode
-        extra = without_liveness_check(args, kwargs)
+        self._is_strict, extra = liveness_check(args, kwargs)
         if self._state.settings.guard is GuardTier.DEEP:
             self._deep = rooms.deep_capture()
             pool = self._deep.pool(pool)
@@ -223,7 +230,17 @@ class BridgedGraph(_TorchsGraph):
         self._unvalidated = self._state.validate_replays
         if self._state.settings.guard:
             self._put_under_guard(shown(session.begun_at))
+        self._find_holders(session.optimizers.settings())
         self._choose_path()
+
+    def _find_holders(self, settings: list[Any]) -> None:
+        """From now on the program's changes of what it captured are noticed; graphed callables know theirs."""
+        assert self._program is not None
+        if self._follows:
+            find = partial(held_inputs, self._program, self._is_strict, settings)
+            process.attempt(lambda: setattr(self, "_held", find()), "the search for who holds a graph's inputs")
+        if self._held and type(self) in self._asking_classes:  # else each replay is checked
+            self.__class__ = self._asking_classes[type(self)]
 
     def _is_ready(self) -> None:
         """Captured: instantiated too, unless the user does that, or the first replay."""
@@ -306,7 +323,7 @@ class BridgedGraph(_TorchsGraph):
 
     def _checked_replay(self) -> None:
         """A replay off the fast path: one to time if the path's count is used up, else one with checks."""
-        if self._granted and self._guard is None:
+        if self._granted and self._guard is None and not (self._held and self._held.has_changed()):
             self._timed_replay()
         else:
             self._replay_with_checks()
@@ -314,6 +331,8 @@ class BridgedGraph(_TorchsGraph):
     def _timed_replay(self) -> None:
         """The fast path's launch with a clock; checks would find nothing, and cost each of the 256 replays 0.1 us."""
         self._counted += 1
+        if self._held:
+            self._held.ask_for_those_alone()
         begun = time.perf_counter()
         try:
             self._launch(self)
@@ -355,10 +374,12 @@ class BridgedGraph(_TorchsGraph):
         if not self._is_instantiated:
             self.instantiate()
         program.check_host_memory()
+        if self._held:
+            self._held.before_replay()
         runtime_workarounds.before_replay()
         if self._guard is not None:
             self._guard.before_replay()
-        with one_replay(self):
+        with one_replay(self), self._held.lending() if self._held else nullcontext():
             if self._unvalidated > 0:
                 self._unvalidated -= 1
                 validation.replay_validated(program, self._retire)
@@ -413,8 +434,9 @@ class BridgedGraph(_TorchsGraph):
         plain = self.is_plain and self._is_instantiated and not (program is not None and program.host_reads)
         plain = plain and (self._guard is None or not self._guard.is_slow)
         # The first replay is timed, so that there is an average; with debug logging each replay is logged here.
-        checked = self._unvalidated or self._state.decisions.join_copies or not self._is_timed
+        checked: object = self._unvalidated or self._state.decisions.join_copies or not self._is_timed
         checked = checked or process.log.isEnabledFor(logging.DEBUG)
+        checked = checked or bool(self._held and (self._held.lent or not self._is_asking))
         self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
     def _grant(self, n: int) -> None:
@@ -478,7 +500,7 @@ class BridgedGraph(_TorchsGraph):
             self._guard.close()
             self._guard = None
         self._state.graph_memory.pop(id(self._program), None)
-        self._program = None
+        self._program = self._held = None
         if self._lifecycle.state in (CaptureState.CAPTURED, CaptureState.INSTANTIATED, CaptureState.HALF_ENDED):
             self._lifecycle.to(CaptureState.RESET)
 
@@ -525,7 +547,7 @@ class BridgedGraph(_TorchsGraph):
 
     def _let_go(self) -> None:
         """Free what runs Python when it is freed."""
-        self._program = self._session = self._guard = self._deep = None
+        self._program = self._session = self._guard = self._deep = self._held = None
         self._generators = []
         state = getattr(self, "_state", None)
         if state is not None:
@@ -574,7 +596,9 @@ class BridgedGraph(_TorchsGraph):
         if not self._is_instantiated:
             self.instantiate()
         self._counted += 1
-        with one_replay(self):
+        if self._held:
+            self._held.before_replay()
+        with one_replay(self), self._held.lending() if self._held else nullcontext():
             yield self._program
 
     def validate(self) -> bool:
@@ -645,8 +669,23 @@ def bridged_class(base: type) -> type[BridgedGraph]:
         __slots__ = ()
         replay = fast_replay(launch, unless="self._guard.pointers.is_dirty")
 
+    class HoldingCUDAGraph(BridgedCUDAGraph):
+        """The class of a graph whose inputs the program may replace."""
+
+        __slots__ = ()
+        _is_asking = True
+        replay = fast_replay(launch, unless="self._held.has_changed()")
+
+    class GuardedHoldingCUDAGraph(HoldingCUDAGraph):
+        __slots__ = ()
+        replay = fast_replay(launch, unless="self._guard.pointers.is_dirty or self._held.has_changed()")
+
     BridgedCUDAGraph._guarded_class = GuardedCUDAGraph
-    for made in (BridgedCUDAGraph, GuardedCUDAGraph):
+    BridgedCUDAGraph._asking_classes = {
+        BridgedCUDAGraph: HoldingCUDAGraph,
+        GuardedCUDAGraph: GuardedHoldingCUDAGraph,
+    }
+    for made in (BridgedCUDAGraph, GuardedCUDAGraph, HoldingCUDAGraph, GuardedHoldingCUDAGraph):
         made.__qualname__ = made.__name__ = "BridgedCUDAGraph"
         made.__module__ = "gfxgraph"
     return BridgedCUDAGraph

@@ -101,7 +101,7 @@ class Session:
         self.values = HostValues(self)
         self.moving = MovingTensors(self)
         self.host = HostReads()
-        self.optimizers = OptimizersBefore()
+        self.optimizers = OptimizersBefore(graph._follows and policy is not OnUnsafe.RAISE)
         self.program = Program(bare_launch(self.state.base), numbers=self.values.numbers)
         self._own_graph: Any = None
         self._dying: Any = None
@@ -141,6 +141,7 @@ class Session:
                 undo.note(self._resume_outer)
                 self.outer.suspend()
             undo.note(self._let_go)
+            undo.note(self.optimizers.give_back_rates)
             undo.note(self._put_back)
             undo.note(partial(replaced.leave, self))
             # Before the first segment opens: garbage collected inside it could destroy a graph.
@@ -473,7 +474,7 @@ class Session:
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.index in needed]
         if self.policy is not OnUnsafe.RAISE:
             self.optimizers.refuse_changes(self)
-            program.host_reads = [*self.host.kept(), *(self.optimizers.reads() if self.has_executed else ())]
+            program.host_reads = [*self.host.kept(), *(self.optimizers.settings() if self.has_executed else ())]
 
 
 def _end_in_child() -> None:

@@ -47,16 +47,19 @@ def launch_of(base: Any) -> Any:
     return bare_launch(base) if torch_names.version() < (2, 13) else base.replay
 
 
-def without_liveness_check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of capture_begin without ``check_input_liveness`` (2.13 and later).
+def liveness_check(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[bool, tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Whether capture_begin is asked for ``check_input_liveness`` (torch 2.13 and later; here of any torch), and its
+    arguments without it.
 
-    A capture of ours keeps its inputs alive, so the check would find nothing. And torch ends the check by popping the
-    top of the stack of modes, which would be the recorder.
+    The check is ours, since a capture of ours keeps its inputs alive: torch's would find nothing. And torch ends it
+    by popping the top of the stack of modes, which would be the recorder.
     """
-    if torch_names.version() < (2, 13):
-        return args, kwargs
-    named = {"check_input_liveness": False} if "check_input_liveness" in kwargs else {}
-    return (False, *args[1:]) if args else (), {**kwargs, **named}
+    is_torchs = torch_names.version() >= (2, 13)
+    asked = bool(args[0] if args and is_torchs else kwargs.get("check_input_liveness", False))
+    named = {name: item for name, item in kwargs.items() if name != "check_input_liveness"}
+    return asked, ((False, *args[1:]) if args and is_torchs else args, named)
 
 
 def checked_pool(pool: Any) -> Any:

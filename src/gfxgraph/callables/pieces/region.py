@@ -31,11 +31,11 @@ from gfxgraph.callables.graphed import MOST_HOST_VALUES, Graphed
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key, what_changed
 from gfxgraph.callables.trace.dynamo import local, note_inputs
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
-from gfxgraph.callables.trace.watch import same_addresses
 from gfxgraph.callables.training.gradients import Gradients
 from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, tensor_at
 from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode
+from gfxgraph.watching.watch import same_addresses
 
 MAX_VARIANTS = 4
 """Sets of addresses kept captured; the least recently used is evicted first."""

@@ -8,6 +8,4 @@ Stays out: captures, replays, and the code that makes them (held by an import co
     corrections.py  what stands in the place of Dynamo's own rules meanwhile
     world.py      what one trace read besides its arguments, and whether any of it may have changed
     guard_walk.py  the walk over Dynamo's guards: what to watch
-    watch.py      how it is watched; also what a training step reads (../python_reads.py)
-    memory_words.py  words of memory that change with an object
 """

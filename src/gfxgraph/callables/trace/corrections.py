@@ -37,7 +37,7 @@ import torch
 from gfxgraph import torch_names
 from gfxgraph.callables.trace.guard_walk import reads_state
 from gfxgraph.callables.trace.trace_result import name_of
-from gfxgraph.callables.trace.watch import PACKAGES
+from gfxgraph.watching.watch import PACKAGES
 
 Func = Callable[..., Any]
 Tracker = Any

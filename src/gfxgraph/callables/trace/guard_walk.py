@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from gfxgraph import torch_names
-from gfxgraph.callables.trace.watch import PACKAGES, Unwatchable, Watch, dict_of, is_users
+from gfxgraph.watching.watch import PACKAGES, Unwatchable, Watch, dict_of, is_users
 
 _ATTRIBUTE = re.compile(r"\.([A-Za-z_]\w*)$")
 _ITEM = re.compile(r"\[([^\[\]]+)\]$")

@@ -17,7 +17,7 @@ import torch
 
 from gfxgraph import torch_names
 from gfxgraph.callables.trace.guard_walk import reads_state
-from gfxgraph.callables.trace.watch import PACKAGES
+from gfxgraph.watching.watch import PACKAGES
 
 BROKEN = "Python runs between its graphs"
 WAITS = "it is asynchronous, or calls something that is; give graphed() the part without await"

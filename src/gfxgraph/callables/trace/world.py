@@ -34,8 +34,8 @@ from torch import Tensor, nn
 
 from gfxgraph.callables.trace.guard_walk import GuardWalk
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, asks_by_name, catches
-from gfxgraph.callables.trace.watch import PACKAGES, Unwatchable, is_other_zero, is_packages, same_tensors
 from gfxgraph.config import LOOKS_UP_VARIABLES, environment
+from gfxgraph.watching.watch import PACKAGES, Unwatchable, is_other_zero, is_packages, same_tensors
 
 ROOT = "<graphed>"
 """The file of the frames in which Dynamo meets the functions."""

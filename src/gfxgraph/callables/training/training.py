@@ -46,9 +46,9 @@ from gfxgraph.callables.outputs import use_count
 from gfxgraph.callables.python_reads import Snapshot
 from gfxgraph.callables.signature import Call, RunEagerly, replace
 from gfxgraph.callables.states import SeenState, States
-from gfxgraph.callables.trace.watch import Unwatchable
 from gfxgraph.callables.worlds import Evict
 from gfxgraph.capture.replay.rollback import Rollback
+from gfxgraph.watching.watch import Unwatchable
 
 _SETS_NUMBERS = "it changes numbers of its optimizers; call the scheduler's step() outside"
 

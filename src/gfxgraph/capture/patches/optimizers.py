@@ -4,8 +4,9 @@ torch itself refuses optimizers that count their steps in host memory (``captura
 optimizers make their state in their first step: captured, each replay would begin with a new state. So a first step
 is refused, unless the captured code also makes the optimizer.
 
-What a step takes from Python is a constant of the graph, as in torch. It is compared at each replay where torch would
-have made no graph. Code that changes it inside the capture is refused: Python's part of a step happens once.
+What a step takes from Python is a constant of the graph, as in torch; a replay that would go on with an old one
+raises. The rate of an optimizer that takes tensors for it (``capturable``) is an input, to which what a scheduler sets
+is written. Code that changes a number inside the capture is refused: Python's part of a step happens once.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from __future__ import annotations
 import functools
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, optim
 from torch.optim import SGD, Optimizer
 
@@ -52,7 +54,10 @@ def noted(original: Callable[..., None]) -> Callable[..., None]:
 class OptimizersBefore:
     """The numbers of each optimizer as a capture begins, and what those hold that step in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, takes_rates: bool) -> None:
+        self._rates = {id(group): rate for each in _known for group, rate in _rates_of(each)} if takes_rates else {}
+        self._lent: list[tuple[dict[str, Any], float]] = []
+        """Groups whose rate is a tensor while the optimizer steps, with the program's number."""
         self._numbers = {each: _numbers_of(each) for each in _known}
         self._stepped: dict[Optimizer, tuple[dict[tuple[object, str], Tensor], Any]] = {}
         self.made: set[Optimizer] = set()
@@ -75,15 +80,38 @@ class OptimizersBefore:
             if what:
                 session.refuse(f"{name}.step", f"the captured code changes {what}; no replay would change it", where)
 
-    def reads(self) -> list[HostRead]:
-        """What replays of a capture that was split compare, so that none steps with other settings than a call."""
-        return [Settings(optimizer, where) for optimizer, (_, where) in self._stepped.items()]
+    def settings(self) -> list[Settings]:
+        """What replays compare, so that none steps with other settings than a call."""
+        return [Settings(optimizer, where, self._rates) for optimizer, (_, where) in self._stepped.items()]
+
+    def lend_rate(self, group: dict[str, Any]) -> None:
+        """From here to the end of the step the group's rate is the tensor that replays read."""
+        rate = self._rates.get(id(group))
+        if rate is not None and type(group["lr"]) is float:
+            self._lent.append((group, group["lr"]))
+            group["lr"] = rate
+
+    def give_back_rates(self) -> None:
+        while self._lent:
+            group, rate = self._lent.pop()
+            group["lr"] = rate
 
 
 def _state_of(optimizer: Optimizer, kind: type) -> dict[tuple[object, str], Any]:
     """What it keeps of this type, by parameter and name."""
     states = [(each, state) for each, state in optimizer.state.items() if isinstance(state, dict)]
     return {(each, key): item for each, state in states for key, item in state.items() if isinstance(item, kind)}
+
+
+def _rates_of(optimizer: Optimizer) -> Iterator[tuple[dict[str, Any], Tensor]]:
+    """For each group whose rate may be a tensor on the device, one with the rate: made before the capture."""
+    for group in optimizer.param_groups if isinstance(optimizer, _TAKE_RATES) else ():
+        device = next((each.device for each in group["params"] if each.is_cuda), None)
+        if device is not None and group.get("capturable") and type(group["lr"]) is float:
+            yield group, torch.full((), group["lr"], dtype=torch.float32, device=device)
+
+
+_TAKE_RATES = (optim.Adam, optim.AdamW)
 
 
 def _numbers_of(optimizer: Optimizer) -> list[dict[str, object]]:
@@ -107,11 +135,37 @@ def _difference(optimizer: Optimizer, before: list[dict[str, object]] | None) ->
 class Settings(HostRead):
     """The numbers of an optimizer's groups, and whether its state is the one that the graph writes."""
 
-    def __init__(self, optimizer: Optimizer, where: Any) -> None:
+    def __init__(self, optimizer: Optimizer, where: Any, rates: dict[int, Tensor]) -> None:
         self._where = where
         self._optimizer = weakref.ref(optimizer)
         self._numbers = _numbers_of(optimizer)
         self._state = optimizer.state
+        self._groups = optimizer.param_groups
+        self._rates = [rates.get(id(group)) for group in optimizer.param_groups]
+        self._written: list[float | None] = [None for _ in self._rates]
+        for numbers, rate in zip(self._numbers, self._rates):
+            if rate is not None:
+                del numbers["lr"]
+
+    def groups(self) -> list[dict[str, Any]]:
+        """The dicts of what the program may set."""
+        return self._groups
+
+    def are_others(self) -> bool:
+        """Whether the optimizer has other groups or another state: what it held is watched no more."""
+        optimizer = self._optimizer()
+        return optimizer is not None and (
+            optimizer.param_groups is not self._groups or optimizer.state is not self._state
+        )
+
+    def check(self) -> None:
+        super().check()
+        optimizer = self._optimizer()
+        for at, rate in enumerate(self._rates) if optimizer is not None else ():
+            now = optimizer.param_groups[at]["lr"]
+            if rate is not None and now != self._written[at]:
+                rate.fill_(now)
+                self._written[at] = now
 
     def difference(self) -> Change:
         optimizer = self._optimizer()
@@ -134,6 +188,8 @@ def _init_group(short: str) -> Callable[..., object]:
         session = _guarded()
         if session is not None and self not in session.optimizers.made and _lacks_state(self, group):
             session.refuse(f"{type(self).__name__}.step", _FIRST_STEP)
+        if session is not None:
+            session.optimizers.lend_rate(group)
         return STOCK[short](self, group, *lists, **kwargs)
 
     return init_group
@@ -159,6 +215,7 @@ def _step_is_over(self: Optimizer) -> None:
     STOCK["optimizer_step_code"](self)
     session = _guarded()
     if session is not None:
+        session.optimizers.give_back_rates()
         session.optimizers.note_step(self)
 
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
+from torch.utils.weak import WeakIdRef
 
 from gfxgraph import torch_names
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, keep_from_dynamo, session_here
@@ -28,6 +29,7 @@ from gfxgraph.capture.replay.graph_tensors import flat
 from gfxgraph.core.tape import TapeValue, leaves
 from gfxgraph.process.process import OngoingCapture
 from gfxgraph.types import OUR_MODULES
+from gfxgraph.watching.watch import note_swap
 
 _T = TypeVar("_T")
 _Stock = Callable[..., Any]
@@ -239,14 +241,20 @@ def _to_kernel(session: Any, run: _Stock, *args: Any, **kwargs: Any) -> object:
 
 
 def references_of_others() -> SimpleNamespace:
-    """``weakref`` for ``swap_tensors``, which refuses tensors that have references: those of programs are none.
+    """``weakref`` for ``swap_tensors``, which refuses tensors that have references: those of tapes are none, nor
+    those of fake tensors, which outlive the trace of a graphed callable.
 
     In a capture they are: what it recorded is to keep its contents.
     """
 
     def getweakrefs(tensor: Tensor) -> list[object]:
+        note_swap()
         found = weakref.getweakrefs(tensor)
-        return found if session_here() is not None else [each for each in found if type(each) is not TapeValue]
+        return (
+            found
+            if session_here() is not None
+            else [each for each in found if type(each) not in (TapeValue, WeakIdRef)]
+        )
 
     return SimpleNamespace(**vars(weakref) | {"getweakrefs": getweakrefs})
 

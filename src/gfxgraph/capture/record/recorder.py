@@ -14,7 +14,7 @@ node it made and the Python line it came from. Nodes that appear between two ope
 Invariants: no tensor made inside the capture is kept alive (that would change which memory is
 reused, so the graph would differ from a stock capture). A tensor's value is one of the weak references
 to it, found through the tensor itself (``__weakref__``, the newest), which lives exactly as long as torch's
-tensor does.
+tensor does. That of an input, which is held meanwhile, is found by its identity.
 
 Source: dispatch modes under torch.compile, measured on torch 2.11 and 2.13: without
 ``ignore_compile_internals`` compiled code silently runs eagerly under the mode, and stays eager.
@@ -211,7 +211,9 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
         rows, owner = self.rows, self.owner
         if type(out) is Tensor and out.is_cuda:
             made: Any = out.__weakref__
-            if made is not None and (type(made) is not TapeValue or made.owner is not owner):
+            if made is None:
+                made = self.outside.get(identity(out))
+            elif type(made) is not TapeValue or made.owner is not owner:
                 made = self.known(out)
             if made is None:
                 base = spec_args[0] if spec_args else None
@@ -251,7 +253,9 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
         owner = self.owner
         if type(out) is Tensor and out.is_cuda:
             made: Any = out.__weakref__
-            if made is not None and (type(made) is not TapeValue or made.owner is not owner):
+            if made is None:
+                made = self.outside.get(identity(out))
+            elif type(made) is not TapeValue or made.owner is not owner:
                 made = self.known(out)
             if made is None:  # an in-place operation returns the same value, changed
                 made = TapeValue(out)
@@ -303,18 +307,13 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
 
     def known(self, tensor: Tensor) -> TapeValue | None:
         """The value of a tensor that this recorder has seen, else None."""
-        newest = tensor.__weakref__
-        if newest is None:
-            return None
-        held = self.outside.get(identity(tensor))
-        # Weights may have a value from every graph ever captured: search them only if ours may be among them.
-        if held is not None or (type(newest) is TapeValue and newest.owner < self.owner):
+        held, newest = self.outside.get(identity(tensor)), tensor.__weakref__
+        # A result may have a value from every graph ever captured: search them only if ours may be among them.
+        if held is not None or newest is None or (type(newest) is TapeValue and newest.owner < self.owner):
             return held
         return next((ref for ref in getweakrefs(tensor) if type(ref) is TapeValue and ref.owner == self.owner), None)
 
     def value_of(self, tensor: Tensor) -> TapeValue:
-        if tensor.__weakref__ is None:
-            return self.value_of_unknown(tensor)
         return self.known(tensor) or self.value_of_unknown(tensor)
 
     def value_of_unknown(self, tensor: Tensor) -> TapeValue:
@@ -358,7 +357,8 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
         if not (address or self.has_host_operands or tensor.is_cuda):
             self.has_host_operands = self.is_wary = True
             raise HostOperand
-        self.outside[identity(tensor)] = value = new_value(tensor, self.owner, -1, self.segment, address, None)
+        # Of no weak reference: ``torch.utils.swap_tensors`` refuses tensors that have one.
+        self.outside[identity(tensor)] = value = new_value(set(), self.owner, -1, self.segment, address, None)
         self.externals[value] = tensor
         return value
 

@@ -259,7 +259,7 @@ class HostStep(PlacedStep):
 
     def _store_tensor(self, out: Tensor, result: Tensor) -> None:
         if id(out) in self.moving and out.dtype is result.dtype:
-            _point(out, result)
+            point(out, result)
             return
         if out.dtype is not result.dtype or out.size() != result.size():
             self._differs(shape_of(out, result), shape_of(result, out))
@@ -275,7 +275,7 @@ class HostStep(PlacedStep):
         raise process.mismatch("shape_guard_mismatch", **fields)
 
 
-def _point(out: Tensor, result: Tensor) -> None:
+def point(out: Tensor, result: Tensor) -> None:
     """Give the program's own tensor the memory of a result, as a view that autograd accepts."""
     with torch.inference_mode(out.is_inference()):
         made = result
@@ -400,7 +400,7 @@ def no_fallback(tried: str, where: object, error: BaseException) -> ReplayError:
     return ReplayError("no_fallback_left", tried=tried, where=where, said=first_line(error), quote=str(error))
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Program:
     """The steps of one capture. Held by its graph object; holds what a replay reads."""
 

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from gfxgraph.callables.trace import watch
+from gfxgraph.watching import watch
 
 
 def test_watchers_that_outlive_this_modules_names_go_in_silence(monkeypatch):

@@ -9,7 +9,7 @@ Invariants: a word is read only while its object is kept alive, so what is reach
 later phase than the pointer. The expected targets are kept alive too, so that no address is reused. An offset is used
 only if the object at hand holds there what the sample predicts; everything else is compared in Python.
 
-Source: measured (decision 0144); tests/unit/callables/trace/test_memory_words.py changes every kind of thing watched.
+Source: measured (decision 0144); tests/unit/watching/test_memory_words.py changes every kind of thing watched.
 """
 
 from __future__ import annotations
@@ -154,13 +154,13 @@ def words_of_list(value: list[Any]) -> tuple[list[int], list[int]] | None:
     return [id(value) + length, id(value) + items], [at + i * _WORD for i in range(len(value))]
 
 
-_TAG_AT = 3 * ctypes.sizeof(ctypes.c_ssize_t)
+TAG_AT = 3 * ctypes.sizeof(ctypes.c_ssize_t)
 """Offset of a dict's version number: after its reference count, type and length."""
 
 
 def tag_of(each: dict[Any, Any]) -> int:
     """Address of a dict's version number (CPython 3.11)."""
-    return id(each) + _TAG_AT
+    return id(each) + TAG_AT
 
 
 # -- tensors ----------------------------------------------------------------------------------------------
@@ -224,3 +224,39 @@ def words_of(tensor: Tensor) -> tuple[list[int], list[int], Any] | None:
         behind.append(at + flag)
     # The storage may be released and its memory freed; the few words that show this stay.
     return [kind, id(tensor) + points], behind, StorageWeakRef(storage)
+
+
+@functools.cache
+def _address_places(n_dims: int) -> tuple[int, int, int, int] | None:
+    """Offsets, in a ``TensorImpl``, of the storage, of the tensor's offset in it and of its first stride, and of the
+    memory's address in the storage.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        strides = tuple(range(1001, 1001 + max(n_dims, 1)))
+        whole = torch.zeros(16384, device="cpu")
+        sample = whole.as_strided((1,) * len(strides), strides, 12345)
+        words, storage = words_at(sample._cdata, _IMPL_WORDS), whole.untyped_storage()
+        held = words_at(storage._cdata, _STORAGE_WORDS)
+        found = [_only(words, storage._cdata), _only(words, 12345), _only(words, 1001)]
+        at = held.index(storage.data_ptr()) * _WORD if storage.data_ptr() in held else None
+    places = [place for place in (*found, at) if place is not None]
+    return (places[0], places[1], places[2], places[3]) if len(places) == 4 else None
+
+
+def words_to(tensor: Tensor) -> list[int] | None:
+    """Words behind the Python object that change with the tensor's address, which a graph depends on.
+
+    Its storage must be kept alive, and be what it holds; None if it must be compared in Python.
+    """
+    places = _address_places(tensor.dim()) if tensor.dim() <= _MOST_DIMS else None
+    if places is None:
+        return None
+    impl, storage = tensor._cdata, tensor.untyped_storage()
+    home = storage._cdata
+    found = [impl + places[0], impl + places[1], home + places[3]]
+    if _word_at(found[0]).value != home or _word_at(found[2]).value != storage.data_ptr():
+        return None
+    return found + ([impl + places[2]] if tensor.dim() > 1 else [])
+
+
+_word_at = ctypes.c_uint64.from_address

@@ -42,7 +42,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.trace.memory_words import differ, tag_of, word_of, words_of, words_of_list
+from gfxgraph.watching.memory_words import TAG_AT, differ, tag_of, word_of, words_of, words_of_list
 
 NOTHING = object()
 _NAMES_OF_READERS = frozenset(("super", "object", "__getattribute__"))
@@ -385,6 +385,93 @@ class Watchers:
         names = self._names.get(address)
         if names is None or key is None or ctypes.cast(key, ctypes.py_object).value in names:
             self.has_changed = True
+
+
+class Watched(Watchers):
+    """Dicts of objects that may die meanwhile, which counts as a change; those of no object are kept alive.
+
+    Args:
+        place: gives the program's running line, where a change is made.
+    """
+
+    def __init__(self, place: Callable[[], Any]) -> None:
+        self.has_changed = False
+        self.may_be_swapped = False
+        """Whether tensors may have exchanged what is behind their Python objects."""
+        self.changed_at: Any = None
+        """The line of the last change; None if it is not known (3.11)."""
+        self._place = place
+        self._names: dict[int, set[str]] = {}
+        self.held: list[object] = []
+        self._alive: dict[int, None] = {}
+        _every.add(self)
+        if not HAS_TAGS:
+            weakref.finalize(self, _forget, self._alive).atexit = False
+
+    def add(self, each: dict[Any, Any], name: Any, owner: object) -> None:
+        """Watch what stands under a name in ``each``, the dict of ``owner``; None if it is nobody's."""
+        if id(each) not in self._names:
+            self._names[id(each)] = set()
+            died = functools.partial(_died, weakref.ref(self), self._alive, id(each))
+            self.held.append(each if owner is None else weakref.ref(owner, died))
+            self._alive[id(each)] = None
+            if not HAS_TAGS:
+                _watch(each, self)
+        self._names[id(each)].add(name)
+
+    @property
+    def tags(self) -> list[int]:
+        """Addresses of the numbers of the dicts' states (3.11)."""
+        return [address + TAG_AT for address in self._alive] if HAS_TAGS else []
+
+    def hold(self, each: object) -> None:
+        if not any(each is other for other in self.held):
+            self.held.append(each)
+
+    def let_go(self, used: set[int]) -> None:
+        """Keep no dict or list alive but these, by identity."""
+        for each in [each for each in self.held if isinstance(each, dict | list) and id(each) not in used]:
+            self.held = [other for other in self.held if other is not each]
+            self._names.pop(id(each), None)
+            if isinstance(each, dict) and self._alive.pop(id(each), self) is None and not HAS_TAGS:
+                _forget({id(each): None}, self)
+
+    def changed(self, address: int, key: int | None) -> None:
+        had, self.has_changed = self.has_changed, False
+        super().changed(address, key)
+        if self.has_changed:
+            self.changed_at = self._place()
+        self.has_changed = had or self.has_changed
+
+
+_every: weakref.WeakSet[Watched] = weakref.WeakSet()
+
+
+def note_swap() -> None:
+    """Tensors are about to be swapped."""
+    for each in [*_every]:
+        each.has_changed = each.may_be_swapped = True
+
+
+def _died(watched: Callable[[], Watched | None], alive: dict[int, None], address: int, _: object) -> None:
+    """Its object dies, and after it the dict."""
+    found = watched()
+    if found is not None:
+        found.has_changed = True
+    if not HAS_TAGS and address in alive:
+        _forget({address: None}, found)
+    alive.pop(address, None)
+
+
+def _forget(addresses: dict[int, None], watched: Watchers | None = None) -> None:
+    """Unwatch dicts that are alive."""
+    for address in addresses:
+        kept = _watchers.get(address)
+        if kept is not None and watched is not None:
+            kept.discard(watched)
+        if kept is not None and not any(True for _ in kept) and _api is not None:
+            _watchers.pop(address, None)
+            _api.unwatch(_api.number, ctypes.cast(address, ctypes.py_object).value)
 
 
 _watchers: dict[int, weakref.WeakSet[Watchers]] = {}

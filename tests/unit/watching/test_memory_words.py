@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gfxgraph.callables.trace import memory_words  # noqa: E402
-from gfxgraph.callables.trace.memory_words import differ, word_of, words_of  # noqa: E402
-from gfxgraph.callables.trace.watch import HAS_TAGS, Watch, sees_attributes  # noqa: E402
+from gfxgraph.watching import memory_words  # noqa: E402
+from gfxgraph.watching.memory_words import differ, word_of, words_of  # noqa: E402
+from gfxgraph.watching.watch import HAS_TAGS, Watch, sees_attributes  # noqa: E402
 
 
 def _same_storage_as_int(p):

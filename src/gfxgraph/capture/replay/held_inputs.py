@@ -1,0 +1,579 @@
+"""A graph's inputs and who holds them: what the program replaces after the capture reaches the graph, or is refused.
+
+Problem: a graph reads addresses. Where a program gives a module another weight, as a reload, a merge or a quantizer
+does, the graph goes on with the old one, whose memory it keeps. Idea: at the end of a capture find the places that
+hold each input (watching/holders.py), and watch them: dicts tell of a change, of tensors a few words of memory are
+compared. At the next replay the new content is copied to where the graph reads it, and the place's tensor is given
+that memory, so that nothing is kept twice.
+
+What happens to an input, by what is at its place now:
+
+    a tensor over the captured memory    another graph has followed, or nothing has happened
+    one of the same kind                 followed: copied, and given the captured memory; where its own is shared with
+                                         other tensors, or the old memory still is, the copy is made for each replay
+    anything else                        GuardMismatch
+    nothing, its object died             nobody can replace it: only the graph holds it
+
+A module's parameter or buffer is the program's word. An attribute of anything, or an item, may be the last of many
+that the program put there: it counts if nothing else refers to the old tensor, else that is said.
+
+Invariant: what the program can reach keeps its content. Old memory that it still refers to is written only while a
+replay runs, and restored.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gfxgraph import torch_names
+from gfxgraph.capture import capture_lock
+from gfxgraph.capture.patches.optimizers import Settings
+from gfxgraph.capture.record.user_lines import is_library_code, locals_of, place, shown
+from gfxgraph.capture.replay.graph_tensors import has_layout, memory_of, overwrite, used_on
+from gfxgraph.capture.replay.program import HostStep, Program, point
+from gfxgraph.core.tape import TapeValue, leaves
+from gfxgraph.process import process
+from gfxgraph.watching.holders import GONE, Holder, Search
+from gfxgraph.watching.memory_words import differ, words_of_list, words_to
+from gfxgraph.watching.watch import HAS_TAGS, Watched, sees_attributes
+
+MOST_ASKED = 4
+"""Inputs that variables alone hold: so many are asked for at each replay, the others where a replay is timed."""
+_every: weakref.WeakSet[HeldInputs] = weakref.WeakSet()
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Kept:
+    """An input that no place holds: the program's own tensor, one object for all graphs."""
+
+    tensor: Tensor
+
+    def get(self) -> Tensor:
+        return self.tensor
+
+
+_kept: weakref.WeakValueDictionary[int, Kept] = weakref.WeakValueDictionary()
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A place that holds an input, or a variable that does."""
+
+    holder: Holder
+    memory: Tensor
+    """The captured memory, as the place's tensor had it."""
+    address: int
+    storage: int
+    seen: Tensor | Kept
+    """What was there at the last look."""
+
+    @property
+    def was(self) -> Tensor:
+        return self.seen.tensor if type(self.seen) is Kept else self.seen  # type: ignore[return-value]
+
+    def is_met_by(self, now: Tensor) -> bool:
+        """Whether it lies in the captured memory, as the captured one did."""
+        return now.data_ptr() == self.address and self.is_like(now) and now.stride() == self.memory.stride()
+
+    def is_like(self, now: Tensor) -> bool:
+        mine = self.memory
+        return has_layout(now) and now.size() == mine.size() and now.dtype is mine.dtype and now.device == mine.device
+
+
+class HeldInputs:
+    """The inputs of one program.
+
+    Args:
+        tensors: the program's own tensors, by value.
+        is_strict: whether an input that only the graph holds is refused.
+        settings: the numbers of optimizers that step in the program.
+    """
+
+    def __init__(
+        self, program: Program, tensors: dict[TapeValue, Tensor], is_strict: bool, settings: list[Settings]
+    ) -> None:
+        self._program = weakref.ref(program)
+        self.is_plain = not any(isinstance(step, HostStep) for step in program.steps)
+        self._is_strict = is_strict
+        self._settings = settings
+        self.slots: list[Slot] = []
+        self.lent: list[tuple[Slot, Tensor, bool]] = []
+        """Inputs that are copied for each replay: the place's tensor, and whether the old content is restored."""
+        self.alone: list[tuple[str, Any, Kept]] = []
+        """Inputs that variables alone hold, with their names and scopes."""
+        self.n_told = 0
+        """Inputs that may be stale: they are counted, the first is named."""
+        self.counts: Counter[int] = Counter()
+        """How many of our own tensors refer to each storage."""
+        self._watched = Watched(place)
+        self.has_changed: Callable[[], bool] = bool
+        self._find(tensors)
+        for value, tensor in tensors.items():
+            memory = tensor.data
+            self.counts[memory_of(memory)] += 1
+            program.externals[value] = memory
+        _every.add(self)
+        self._watch()
+
+    def __bool__(self) -> bool:
+        return bool(self.slots or self._settings)
+
+    # -- finding ------------------------------------------------------------------------------------
+
+    def _find(self, tensors: dict[TapeValue, Tensor]) -> None:
+        storages = {memory_of(tensor): tensor for tensor in tensors.values()}
+        frame = sys._getframe(1)
+        while frame.f_back is not None and is_library_code(frame.f_code):
+            frame = frame.f_back
+        search = Search(storages).from_frames(frame, locals_of)
+        for storage, places in search.found.items():
+            for holder, tensor in places:
+                self._add(holder, tensor, storage, tensor)
+            if not places and storage in search.names:
+                tensor, (name, scope) = storages[storage], search.names[storage]
+                kept = _kept.get(id(tensor))
+                if kept is None:
+                    kept = _kept[id(tensor)] = Kept(tensor)
+                self.alone.append((name, scope, kept))
+                self._add(Holder(kept.get, (), name, False, None), tensor, storage, kept)
+
+    def _add(self, holder: Holder, tensor: Tensor, storage: int, seen: Tensor | Kept) -> None:
+        memory = tensor.data
+        self.slots.append(Slot(holder, memory, memory.data_ptr(), storage, seen))
+        self.counts[storage] += 1
+
+    # -- watching -----------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Watch what is there now."""
+        names: dict[str, Any] = {"kept": self._watched}
+        first: list[int] = []
+        behind: list[int] = []
+        lines: list[str] = []
+        asked: dict[tuple[int, Any], None] = {}
+        for slot in self.slots:
+            for owner, kind, key in slot.holder.ways():
+                if (id(owner), key) in asked:
+                    continue
+                asked[id(owner), key] = None
+                if not self._watch_step(owner, kind, key, first, behind):
+                    n = len(names)
+                    names |= {f"slot{n}": slot}
+                    lines.append(f"if slot{n}.holder.now() is not slot{n}.was: return True")
+            found = words_to(slot.was)
+            if found is None:
+                n = len(names)
+                names |= {f"slot{n}": slot}
+                lines.append(f"if slot{n}.was.data_ptr() != {slot.address}: return True")
+            else:
+                behind += found
+        used = {owner for owner, _ in asked}
+        for n, each in enumerate(self._settings):
+            for group in each.groups():
+                used.add(id(group))
+                for name in group:
+                    self._watched.add(group, name, None)
+            names |= {f"settings{n}": each}
+            lines.append(f"if settings{n}.are_others(): return True")
+        self._watched.let_go(used)
+        before = ["if kept.has_changed: return True"]
+        for phase in (first, [*behind, *self._watched.tags]):  # a list's items lie behind what the list points to
+            if phase:
+                before.append(f"if {differ(phase, f'words{len(before)}', names)}: return True")
+        for _, _, kept in self.alone[:MOST_ASKED]:
+            n = len(names)
+            names |= {f"kept{n}": kept, "n_references": sys.getrefcount, "alone": _ALONE}
+            lines.append(f"if n_references(kept{n}.tensor) <= alone: return True")
+        given = ", ".join(f"{name}={name}" for name in names)
+        body = "\n    ".join([*before, *lines, "return False"])
+        scope = dict(names)
+        exec(compile(f"def has_changed({given}):\n    {body}\n", "<gfxgraph watch>", "exec"), scope)
+        self.has_changed = scope.pop("has_changed")
+        for name in names:  # it has them as defaults; here they would make a cycle
+            del scope[name]
+
+    def _watch_step(self, owner: Any, kind: str, key: Any, first: list[int], behind: list[int]) -> bool:
+        """Watch one step of a way; False if it must be taken at each look."""
+        if isinstance(owner, tuple):
+            return True
+        if kind == "item" and isinstance(owner, list):
+            found = words_of_list(owner)
+            if found is not None:
+                first += found[0]
+                behind += found[1]
+                self._watched.hold(owner)
+            return found is not None
+        if kind == "item":
+            self._watched.add(owner, key, None)
+            return True
+        own = getattr(owner, "__dict__", {})
+        for each in (own.get(slot) for slot in ("_parameters", "_buffers", "_modules")):
+            if isinstance(each, dict) and key in each:
+                self._watched.add(each, key, owner)
+                return True
+        if key in own and not HAS_TAGS and sees_attributes():
+            self._watched.add(own, key, owner)
+            return True
+        return False
+
+    def containers(self) -> list[Any]:
+        """The program's dicts and lists that the watch keeps alive."""
+        return [each for each in self._watched.held if isinstance(each, dict | list)]
+
+    # -- at a replay --------------------------------------------------------------------------------
+
+    def before_replay(self) -> None:
+        if self.lent or self.has_changed():
+            self._settle()
+        else:
+            self.ask_for_those_alone()
+
+    def _settle(self) -> None:
+        """Follow what has changed since the last look.
+
+        Raises:
+            GuardMismatch: `input_replaced`, `input_let_go`.
+        """
+        watched = self._watched
+        is_other, watched.has_changed, watched.may_be_swapped = watched.may_be_swapped, False, False
+        lent = {id(slot): row for row in self.lent for slot in row[:1]}
+        try:
+            changed: list[tuple[Slot, Any]] = []
+            self.lent = []
+            for slot in self.slots:
+                now, row = slot.holder.now(), lent.get(id(slot))
+                if isinstance(now, Tensor) and now.is_cuda and slot.is_met_by(now):
+                    is_other = is_other or now is not slot.was
+                    self._see(slot, now)
+                elif row is not None and now is row[1] and (row[2] or not _is_unshared(now)):
+                    self.lent.append(row)
+                else:
+                    changed.append((slot, now))
+            for each in self._settings:
+                each.check()
+            if changed:
+                _Change(self, changed).follow()
+            now = row = None  # which would be references
+            self.ask_for_those_alone()
+        except BaseException:
+            self._watched.has_changed, self.lent = True, list(lent.values())
+            raise
+        if changed or is_other or (HAS_TAGS and self.has_changed()):
+            self._watch()
+
+    def _see(self, slot: Slot, now: Tensor) -> None:
+        if type(slot.seen) is not Kept:
+            slot.seen = now
+
+    def ask_for_those_alone(self) -> None:
+        """Tell of inputs that the program has let go."""
+        for row in [*self.alone]:
+            name, scope, kept = row
+            if sys.getrefcount(kept.tensor) <= _ALONE and n_of_program(kept.tensor, memory_of(kept.tensor)) <= 1:
+                self.let_go(name, kept.tensor, _is_bound_anew(scope, name, kept.tensor))
+                self.alone.remove(row)
+
+    def let_go(self, name: str, tensor: Tensor, is_bound_anew: bool = False) -> None:
+        """An input that only the graph holds any more.
+
+        Args:
+            is_bound_anew: the variable has another tensor of its kind, so that the graph reads an old one.
+        """
+        reason = "is held by the graph alone: replays read what it held last; copy into it what is new"
+        self.say("input_let_go", name, tensor, reason, is_stale=is_bound_anew)
+
+    def say(self, code: str, name: str, tensor: Tensor, reason: str, *, is_stale: bool = True) -> None:
+        """Tell of an input that may be stale; where that is not allowed, refuse.
+
+        Raises:
+            GuardMismatch: the graph was captured with ``check_input_liveness``, or is under guard and the input is
+                stale.
+        """
+        where = self.line_of(memory_of(tensor))
+        if self._is_strict or (is_stale and process.require().settings.guard > 0):
+            process.require().counters.add("reload_refused")
+            raise process.mismatch("input_let_go", name=name, kind=kind_of(tensor), where=where)
+        if not is_stale:
+            process.require().counters.add(code)
+            return
+        level = logging.INFO if self.n_told else logging.WARNING
+        self.n_told += 1
+        process.require().report(code, f"{name}, {kind_of(tensor)}, {reason}", where=where, level=level)
+
+    def line_of(self, storage: int) -> str:
+        """Where the captured program first uses the memory."""
+        program = self._program()
+        own: set[TapeValue] = set()
+        for value, held in program.externals.items() if program is not None else ():
+            if isinstance(held, Tensor) and held.is_cuda and memory_of(held) == storage:
+                own.add(value)
+        for segment in program.segments if program is not None else ():
+            for entry in segment.tape.entries:
+                if entry.code is not None and any(
+                    value in own or value.root in own for value in leaves((entry.args, entry.kwargs))
+                ):
+                    return str(entry.where)
+                if entry.code is None and any(value in own for value in leaves(entry.args)):
+                    own.update(leaves(entry.outputs))
+        return "the capture"
+
+    def is_written(self, memory: Tensor) -> bool:
+        """Whether a replay writes it."""
+        program, start = self._program(), memory.untyped_storage().data_ptr()
+        end = start + memory.untyped_storage().nbytes()
+        places = [place for step in program.steps for place in step.mutated] if program is not None else []
+        return any(
+            start <= (each.data_ptr() if isinstance(each, Tensor) else each.address) < end for each in places
+        ) or bool(program is not None and any(step.tape.opaque for step in program.segments))
+
+    @contextmanager
+    def lending(self) -> Iterator[None]:
+        """Copy for one replay what could not be given the captured memory."""
+        before: list[tuple[Tensor, Tensor]] = []
+        with torch_names._InferenceMode(True):
+            for slot, now, is_kept in self.lent:
+                if is_kept:
+                    before.append((slot.memory, slot.memory.clone()))
+                overwrite(slot.memory, now)
+        try:
+            yield
+        finally:
+            with torch_names._InferenceMode(True):
+                for slot, now, _ in self.lent:
+                    if self.is_written(slot.memory):
+                        overwrite(now, slot.memory)
+                for memory, content in before:
+                    overwrite(memory, content)
+
+    @property
+    def changed_at(self) -> Any:
+        return self._watched.changed_at
+
+
+class _Change:
+    """What one look has found."""
+
+    def __init__(self, held: HeldInputs, changed: list[tuple[Slot, Any]]) -> None:
+        self.held = held
+        self.changed = changed
+        slots = [slot for each in [*_every] for slot in each.slots]
+        self.n_was = Counter(id(slot.seen) for slot in slots if type(slot.seen) is not Kept)
+        self.n_was.update(id(kept.tensor) for kept in [*_kept.values()])
+        self.dropped: dict[int, set[int]] = {}
+        """By storage: tensors that only such dicts and lists refer to."""
+        self._count_in_dropped(slots)
+        self._free: dict[int, bool] = {}
+        self.by_storage: dict[int, list[tuple[Slot, Any]]] = {}
+        self.slots_of: dict[int, list[Slot]] = {}
+        """Every slot of a storage of which one has changed."""
+        self.n_followed = 0
+
+    def _count_in_dropped(self, slots: list[Slot]) -> None:
+        """What a dict or list refers to that the program has dropped, and we alone hold, is referred to by us."""
+        held = [each for one in [*_every] for each in one.containers()]
+        held += [each for each in (slot.holder.container for slot in slots) if each is not None]
+        n_ours, kept = Counter(map(id, held)), list({id(each): each for each in held}.values())
+        del held
+        n_before = -1
+        while len(kept) != n_before:
+            n_before = len(kept)
+            for at in reversed(range(len(kept))):
+                each = kept[at]
+                if sys.getrefcount(each) - n_ours[id(each)] > _OF_A_VARIABLE + 1:  # and of the list of them
+                    continue
+                del kept[at]
+                for inner in each.values() if isinstance(each, dict) else each:
+                    (self.n_was if isinstance(inner, Tensor) else n_ours)[id(inner)] += 1
+                    if isinstance(inner, Tensor) and inner.is_cuda and has_layout(inner):
+                        self.dropped.setdefault(memory_of(inner), set()).add(id(inner))
+
+    def follow(self) -> None:
+        by_storage = self.by_storage
+        for slot, now in self.changed:
+            by_storage.setdefault(slot.storage, []).append((slot, now))
+        for slot in self.held.slots:
+            if slot.storage in by_storage:
+                self.slots_of.setdefault(slot.storage, []).append(slot)
+        due = [row for storage, rows in by_storage.items() for row in self._due(storage, rows)]
+        if not due:
+            return
+        with capture_lock.alone():
+            torch.cuda.synchronize()  # replays on other streams may still read what is about to be written
+        with torch_names._disable_current_modes():
+            for slot, now in due:
+                self._take(slot, now)
+        counters = process.require().counters
+        counters.add("reload_followed")
+        counters.add("reload_tensors", self.n_followed)
+
+    def _due(self, storage: int, rows: list[tuple[Slot, Any]]) -> list[tuple[Slot, Tensor]]:
+        """What to copy into one storage."""
+        changed = [slot for slot, _ in rows]
+        others = [slot for slot in self.slots_of[storage] if slot not in changed]
+        due: list[tuple[Slot, Tensor]] = []
+        for slot, now in rows:
+            if slot.memory.data_ptr() != slot.address:
+                self._refuse(slot, "of another size: its memory is gone")
+            if now is GONE and slot.holder.is_dead:
+                self._drop(slot)
+                if not any(each.storage == storage for each in self.held.slots):
+                    self.held.let_go(slot.holder.name, slot.memory)
+            elif now is not slot.was and not slot.holder.is_slot and (others or self._is_used(slot)):
+                why = "was replaced, but is used elsewhere: replays read the captured one"
+                self.held.say("input_kept", slot.holder.name, slot.memory, why)
+                self._drop(slot)
+            elif not (isinstance(now, Tensor) and now.is_cuda and slot.is_like(now)):
+                self._refuse(slot, kind_of(now))
+            else:
+                due.append((slot, now))
+        is_written = bool(due and others) and self.held.is_written(changed[0].memory)
+        for slot, now in due:
+            for other in others:
+                if other.holder.is_slot or is_written:
+                    self._agree(slot, now, other, other.holder.now())
+                else:
+                    self._drop(other)
+            others = [other for other in others if other in self.held.slots]
+            for other, theirs in due:
+                self._agree(slot, now, other, theirs)
+        return due
+
+    def _agree(self, slot: Slot, now: Tensor, other: Slot, theirs: Any) -> None:
+        """Two places of one input must hold the same content: the graph has it once."""
+        if theirs is now or other is slot:
+            return
+        if not (isinstance(theirs, Tensor) and slot.is_like(theirs) and torch.equal(now, theirs)):
+            self._refuse(
+                slot, f"{kind_of(now)} of another content than {other.holder.name}, which was the same tensor"
+            )
+
+    def _drop(self, slot: Slot) -> None:
+        self.held.slots.remove(slot)
+        self.held.counts[slot.storage] -= 1
+
+    def _take(self, slot: Slot, now: Tensor) -> None:
+        """Bring the new content to the graph."""
+        self.n_followed += 1
+        if slot.is_met_by(now):  # it is another place's, too
+            self.held._see(slot, now)
+            return
+        if slot.storage not in self._free:
+            self._free[slot.storage] = self._make_free(slot)
+        is_free = self._free[slot.storage]
+        if not is_free or now.stride() != slot.memory.stride() or not _is_unshared(now):
+            self.held.lent.append((slot, now, not is_free))
+            reason = "other tensors share the memory of a new input, or of the old one: it is copied for each replay"
+            process.require().report("input_copied", reason, slot.holder.name, level=logging.INFO)
+        else:
+            overwrite(slot.memory, now)
+            used_on(now, torch.cuda.current_stream())
+            point(now, slot.memory)
+        self.held._see(slot, now)
+
+    def _make_free(self, slot: Slot) -> bool:
+        """Whether nothing of the program's needs the old content, once what one tensor alone needs is moved away."""
+        rows = self.by_storage[slot.storage]
+        old = {id(each.was): each for each, _ in rows if memory_of(each.was) == slot.storage}
+        if n_of_program(slot.memory, slot.storage) > len({*old} | self.dropped.get(slot.storage, set())):
+            return False
+        used = [each for each in old.values() if self._is_referred_to(each)]
+        if used and not (len(used) == len(old) == 1 and self.held.is_plain):
+            return False
+        for each in used:
+            with torch_names._InferenceMode(each.was.is_inference()):
+                content = each.was.detach().clone()
+            point(each.was, content)
+        return True
+
+    def _is_used(self, slot: Slot) -> bool:
+        """Whether the program refers to the old tensor, or to its memory."""
+        known = self.dropped.get(slot.storage, set()) | (
+            {id(slot.was)} if memory_of(slot.was) == slot.storage else set()
+        )
+        return n_of_program(slot.memory, slot.storage) > len(known) or self._is_referred_to(slot)
+
+    def _is_referred_to(self, slot: Slot) -> bool:
+        """Whether something besides ours refers to the old tensor."""
+        was = slot.was
+        n_references = sys.getrefcount(was)
+        return n_references - self.n_was[id(was)] > _OF_A_VARIABLE
+
+    def _refuse(self, slot: Slot, now: str) -> None:
+        held = self.held
+        process.require().counters.add("reload_refused")
+        at = f" (set by {shown(held.changed_at)})" if held.changed_at is not None else ""
+        fields = {"name": slot.holder.name, "was": kind_of(slot.memory), "now": f"{now} now{at}"}
+        raise process.mismatch("input_replaced", where=held.line_of(slot.storage), **fields)
+
+
+def kind_of(value: Any) -> str:
+    """What it is, as messages say it."""
+    if value is GONE:
+        return "gone"
+    if not isinstance(value, Tensor):
+        return repr(value) if value is None else f"a {type(value).__qualname__}"
+    where = "" if value.is_cuda else f" on {value.device.type}"
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.size())}{where}"
+
+
+def n_of_program(memory: Tensor, storage: int) -> int:
+    """How many tensors, besides ours, refer to a storage."""
+    ours = sum(each.counts[storage] for each in [*_every])
+    return use_count(memory) - ours
+
+
+def use_count(tensor: Tensor) -> int:
+    """How many tensors refer to its storage."""
+    return int(torch_names._storage_Use_Count(memory_of(tensor))) - _IDLE
+
+
+def _is_unshared(tensor: Tensor) -> bool:
+    return use_count(tensor) == 1
+
+
+def _is_bound_anew(scope: Any, name: str, tensor: Tensor) -> bool:
+    """Whether a variable has another tensor of the same kind: the module's, or that of a call that goes on.
+
+    Args:
+        scope: a module's dict, or a function's code.
+    """
+    found: Any = scope.get(name) if isinstance(scope, dict) else None
+    frame: Any = sys._getframe(1) if not isinstance(scope, dict) else None
+    while frame is not None and scope is not None and found is None:
+        found = locals_of(frame).get(name) if frame.f_code is scope else None
+        frame = frame.f_back
+    return isinstance(found, Tensor) and kind_of(found) == kind_of(tensor)
+
+
+def held_inputs(program: Program, is_strict: bool, settings: list[Settings]) -> HeldInputs | None:
+    """The inputs of a program that has just been captured; None if it has none outside graphs' own memory."""
+    tensors = {
+        value: held
+        for value, held in program.externals.items()
+        if isinstance(held, Tensor) and held.is_cuda and has_layout(held) and held.numel()
+    }
+    return HeldInputs(program, tensors, is_strict, settings) if tensors else None
+
+
+def _references() -> tuple[int, int]:
+    """What ``sys.getrefcount`` gives of an attribute, and of a variable, where nothing else refers to the object."""
+    kept = Kept(torch.empty(0, device="cpu"))
+    of_attribute = sys.getrefcount(kept.tensor)
+    variable = kept.tensor
+    return of_attribute, sys.getrefcount(variable) - 1
+
+
+_ALONE, _OF_A_VARIABLE = _references()
+_IDLE = 0
+_IDLE = use_count(torch.empty(1, device="cpu")) - 1
+"""The storage's Python object, once it was asked for."""

@@ -1,0 +1,271 @@
+"""Who holds a tensor: the places in a program's objects through which it would find another one after a change.
+
+A search from the frames that run, inwards out, through what they reach: modules, optimizers, attributes, dicts,
+lists, closures. The garbage collector's list of all objects would take longer, and engines hide theirs from it while
+they capture (``gc.freeze``).
+
+Of each place the way to it is known, as far as it can be watched: from a module or an object, which is referred to
+weakly, step by step. A local or global variable is no such place: programs use one name for many things in turn.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import inspect
+import types
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+GONE = object()
+"""What is found at a place that is no more."""
+MOST_OBJECTS = 20_000
+"""Looked at in one search: a twentieth of a second."""
+_SLOTS = ("_parameters", "_buffers", "_modules")
+_OPAQUE = (
+    str, bytes, int, float, complex, bool, types.NoneType, type, types.ModuleType, types.CodeType, types.FrameType,
+    types.BuiltinFunctionType, torch.dtype, torch.device, torch.Size, range, slice,
+)  # fmt: skip
+_LIBRARIES = frozenset(("torch", "gfxgraph", "numpy", "logging", "threading", "_pytest", "pluggy", "importlib", "re"))
+_ORDERED = (OrderedDict, defaultdict)
+_PASSED = (types.MethodType, functools.partial)
+MOST_ITEMS = 10_000
+_MODULES_OWN = frozenset(vars(nn.Module()))
+"""A module's slots, hooks and flags."""
+_storage_of = Tensor.untyped_storage
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """An object on the way, and the step that leads to it."""
+
+    value: Any
+    up: _Node | None
+    key: Any
+    """Of an attribute, or in a dict or list."""
+    is_step: bool
+    """Whether the step can be taken again, and watched."""
+    name: str
+
+
+@dataclass(slots=True, eq=False)
+class Holder:
+    """A place that holds a tensor: from ``root`` one step after the other."""
+
+    root: Callable[[], Any]
+    steps: tuple[tuple[str, Any], ...]
+    """Each "attribute" or "item", and its key."""
+    name: str
+    is_slot: bool
+    """Whether it is a module's parameter or buffer, which nothing but the module's own work reads."""
+
+    owner: Callable[[], Any] | None
+    """Refers weakly to the object of the last step; None for a dict's or list's."""
+    container: Any = None
+    """A dict or list that the way begins with, which is kept alive."""
+
+    def now(self) -> Any:
+        """What is there; `GONE` if nothing is."""
+        value = self.root()
+        for kind, key in self.steps[:-1]:
+            value = step(value, kind, key)
+        if self.owner is not None and (value is None or value is GONE):  # reached in another way, if it is alive
+            value = self.owner()
+        return step(value, *self.steps[-1]) if self.steps else value
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the object that held it is no more."""
+        return self.owner() is None if self.owner is not None else self.root() is None
+
+    def ways(self) -> Iterator[tuple[Any, str, Any]]:
+        """For each step: the object, and its kind and key."""
+        value = self.root()
+        for kind, key in self.steps:
+            yield value, kind, key
+            value = step(value, kind, key)
+
+
+def step(owner: Any, kind: str, key: Any) -> Any:
+    """What ``owner`` holds under a key; none of its own code is run."""
+    if kind == "item":
+        try:
+            return owner[key]
+        except (LookupError, TypeError):
+            return GONE
+    if owner is None or owner is GONE:
+        return GONE
+    own: Any = getattr(owner, "__dict__", None)
+    if own is not None and key in own:
+        return own[key]
+    for slot in _SLOTS if own is not None and "_modules" in own else ():
+        names = own.get(slot)
+        if names is not None and key in names:
+            return names[key]
+    return GONE if own is not None else getattr(owner, key, GONE)
+
+
+class Search:
+    """The holders of some storages.
+
+    Args:
+        wanted: each by the address of its ``StorageImpl``.
+    """
+
+    def __init__(self, wanted: Iterable[int]) -> None:
+        self.found: dict[int, list[tuple[Holder, Tensor]]] = {each: [] for each in wanted}
+        self.names: dict[int, tuple[str, Any]] = {}
+        """Of those that a variable holds, or another place that cannot be watched: a name; of a variable its scope,
+        the code of a function or the dict of a module.
+        """
+        self._missing = set(self.found)
+        self._seen: dict[int, _Node] = {}
+        self._queue: deque[_Node] = deque()
+        self._held: list[tuple[int, _Node]] = []
+
+    def from_frames(self, frame: FrameType | None, locals_of: Callable[[FrameType], Any]) -> Search:
+        """Search from a frame outwards until each storage has a holder."""
+        while frame is not None and self._missing and len(self._seen) < MOST_OBJECTS:
+            code, variables = frame.f_code, locals_of(frame)
+            for name, value in [*variables.items()]:
+                scope = code if code.co_flags & inspect.CO_OPTIMIZED else frame.f_globals
+                self._meet(value, None, scope, False, name)
+            self._globals(code, frame.f_globals)
+            self._walk()
+            frame = frame.f_back
+        for storage, node in self._held:
+            holder = _holder(node)
+            if holder is None:
+                self.names.setdefault(storage, (node.name, node.key if node.up is None else None))
+            else:
+                self.found[storage].append((holder, node.value))
+        return self
+
+    def _globals(self, code: types.CodeType, scope: dict[str, Any]) -> None:
+        for name in code.co_names:
+            if name in scope:
+                self._meet(scope[name], None, scope, False, name)
+
+    def _walk(self) -> None:
+        while self._queue and len(self._seen) < MOST_OBJECTS:
+            self._look_into(self._queue.popleft())
+
+    def _meet(self, value: Any, up: _Node | None, key: Any, is_step: bool, name: str) -> None:
+        kind = type(value)  # ``isinstance`` would ask proxies for the class of what they stand for
+        if issubclass(kind, _OPAQUE):
+            return
+        if issubclass(kind, Tensor):
+            storage = _storage(value)
+            if storage in self.found:
+                self._missing.discard(storage)
+                self._held.append((storage, _Node(value, up, key, is_step, name)))
+            return
+        known = self._seen.get(id(value))
+        if known is None:
+            self._seen[id(value)] = node = _Node(value, up, key, is_step, name)
+            self._queue.append(node)
+        elif (
+            is_step and (not known.is_step or (_is_module(up) and not _is_module(known.up))) and not _is_in(known, up)
+        ):
+            # The way through modules is the one that a program changes.
+            known.up, known.key, known.is_step, known.name = up, key, True, name
+
+    def _look_into(self, node: _Node) -> None:
+        value, kind = node.value, type(node.value)
+        if issubclass(kind, nn.Module):
+            prefix = type(value).__name__ if not _is_module(node.up) else node.name
+            own: Any = vars(value)
+            for each in filter(None, (*(own.get(slot) for slot in _SLOTS), own)):
+                for name, item in [*each.items()]:
+                    if name not in _MODULES_OWN:
+                        self._meet(item, node, name, True, f"{prefix}.{name}")
+        elif issubclass(kind, Optimizer):
+            for name in ("param_groups", "state"):
+                self._meet(getattr(value, name), node, name, True, f"{type(value).__name__}.{name}")
+        elif kind in (dict, list, tuple, *_ORDERED):
+            for name, item in [*(value.items() if issubclass(kind, dict) else enumerate(value))][:MOST_ITEMS]:
+                shown = repr(name) if type(name) in (int, str) else "..."
+                self._meet(item, node, name, True, f"{node.name}[{shown}]")
+        elif kind is types.FunctionType:
+            self._globals(value.__code__, value.__globals__)
+            for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
+                self._meet(next(iter(gc.get_referents(cell)), None), node, name, False, name)
+            for item in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()):
+                self._meet(item, node, None, False, node.name)
+        elif kind in _PASSED or str(kind.__module__).partition(".")[0] not in _LIBRARIES:
+            self._look_into_other(node)
+
+    def _look_into_other(self, node: _Node) -> None:
+        """An object of any other class: its own dict is asked for only where it leads on."""
+        value, inner = node.value, gc.get_referents(node.value)
+        if all(issubclass(type(each), _OPAQUE) for each in inner):
+            return
+        names = {id(item): name for name, item in _attributes(value)}
+        for item in inner:
+            name = names.get(id(item))
+            if item is not getattr(value, "__dict__", None):
+                of = f"{type(value).__name__}.{name}" if name is not None else node.name
+                self._meet(item, node, name, name is not None, of)
+            elif type(value).__dictoffset__ != 0:  # one that is stored apart
+                for name, each in [*item.items()]:
+                    self._meet(each, node, name, True, f"{type(value).__name__}.{name}")
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    yield from [*getattr(value, "__dict__", {}).items()]
+    for kind in type(value).__mro__:
+        for name, member in vars(kind).items():
+            if isinstance(member, types.MemberDescriptorType):
+                item = getattr(value, name, GONE)
+                if item is not GONE:
+                    yield name, item
+
+
+def _is_module(node: _Node | None) -> bool:
+    return node is not None and issubclass(type(node.value), nn.Module)
+
+
+def _is_in(known: _Node, node: _Node | None) -> bool:
+    """Whether the way to ``node`` leads through ``known``."""
+    while node is not None:
+        if node is known:
+            return True
+        node = node.up
+    return False
+
+
+def _storage(tensor: Tensor) -> int:
+    try:
+        return _storage_of(tensor)._cdata if tensor.is_cuda else 0
+    except RuntimeError:  # it has none
+        return 0
+
+
+def _holder(node: _Node) -> Holder | None:
+    steps: list[tuple[str, Any]] = []
+    at: _Node = node
+    while at.is_step and at.up is not None:
+        steps.insert(0, ("item" if issubclass(type(at.up.value), dict | list | tuple) else "attribute", at.key))
+        at = at.up
+    if not steps or issubclass(type(at.value), tuple):
+        return None
+    owner = node.up
+    own = vars(owner.value) if owner is not None and _is_module(owner) else {}
+    is_slot = any(node.key in (own.get(slot) or ()) for slot in _SLOTS[:2])
+    last = weakref.ref(owner.value) if owner is not None and steps[-1][0] == "attribute" else None
+    try:
+        return Holder(weakref.ref(at.value), tuple(steps), node.name, is_slot, last)
+    except TypeError:  # a dict or a list
+        return Holder(functools.partial(_same, at.value), tuple(steps), node.name, is_slot, last, at.value)
+
+
+def _same(value: Any) -> Any:
+    return value

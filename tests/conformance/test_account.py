@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph import simulator
+import gfxgraph_simulator as simulator
 from gfxgraph.process import calls
 from gfxgraph.reporting import check, page, run_line
-from gfxgraph.simulator.codes import INVALID_VALUE
 from gfxgraph.startup import stats_file
+from gfxgraph_simulator.codes import INVALID_VALUE
 
 pytestmark = pytest.mark.any_platform
 WAYS = re.compile(r"^  ([ \d]{6}\d)  (by a graph|in pieces|eager|raised)\b", re.MULTILINE)

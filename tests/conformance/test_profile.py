@@ -54,7 +54,7 @@ def model(platform):
 @pytest.fixture
 def processor_time(monkeypatch):
     """The simulated device's clock counts what the processor did for it: other processes do not."""
-    from gfxgraph.simulator import runtime
+    from gfxgraph_simulator import runtime
 
     clock = types.SimpleNamespace(**{**vars(time), "perf_counter": time.thread_time})
     monkeypatch.setattr(runtime, "time", clock)

@@ -343,7 +343,7 @@ def line(*accounts, status=0, is_guarded=False, is_page=True, **stats):
 
 
 def test_the_line_at_the_end_says_how_the_calls_ran():
-    """Shares, the costliest reasons with their lines, errors; several processes are added up; the end, if it was bad."""
+    """Shares, the costliest reasons with their lines, errors; several processes added up; a bad end."""
     pieces = account(in_pieces={"broken": 40}, operations=(80, 100), places={"broken": "m.py:7"}, by_graph=60)
     told = line(pieces, account(eager={"warm-up": 2}, raised={"KeyError": 1}, places={"KeyError": "m.py:9"}))
     assert told == (

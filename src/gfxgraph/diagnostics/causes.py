@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 Facts = Mapping[str, object]
 MOST = 6
 """Causes that a class may have."""
+_NEAR = 8  # lines
+_TELLS = 12  # characters
 _TERM = re.compile(r"([\w.-]+) (==|!=|<|>=|not_in) (.*)")
 
 
@@ -116,7 +118,11 @@ def numbers(version: object) -> tuple[int, ...]:
 
 
 def judge(
-    causes: Iterable[PossibleCause], lines: Mapping[int, int], root: int, facts: Facts, fits: Callable[[str], bool]
+    causes: Iterable[PossibleCause],
+    lines: Mapping[int, int],
+    root: int,
+    facts: Facts,
+    fits: Callable[[PossibleCause], bool],
 ) -> list[Judged]:
     """The causes that are proved, best first, or, if none is, those that are not excluded.
 
@@ -125,24 +131,33 @@ def judge(
         lines: by the number of a cause, the line of the log that its expression was found in.
         root: the line that failed. A proof in it comes first, then the machine's, then the nearest one.
         facts: of the machine that failed, as far as known.
-        fits: whether a situation is this one.
+        fits: whether a cause can be one of this log: of its system, its program, its GPU.
     """
     proved: list[tuple[tuple[int, int], Judged]] = []
     open_: list[tuple[int, Judged]] = []
     for number, cause in enumerate(causes):
         so = holds(cause.facts, facts)
-        if so is False or not fits(cause.where):
+        distance = abs(lines[number] - root) if number in lines else 0
+        if so is False or not fits(cause):
             continue
-        if number in lines and cause.decides:
-            distance = abs(lines[number] - root)
+        if number in lines and cause.decides and (distance <= _NEAR or _tells(cause.log)):
             proved.append(((2 if distance else 0, distance), Judged(cause, "log", lines[number])))
         elif cause.facts and so and cause.decides:
             proved.append(((1, -len(cause.facts)), Judged(cause, "machine")))
-        elif cause.check:
+        elif cause.check and (number in lines or cause.facts):
             speaks = 0 if number in lines or (cause.facts and so) else 1 if _any_holds(cause, facts) else 2
             open_.append((speaks, Judged(cause, "")))
     ranked = sorted(open_, key=lambda both: both[0])
     return [judged for _, judged in sorted(proved, key=lambda both: both[0])] or [judged for _, judged in ranked]
+
+
+@lru_cache(maxsize=256)
+def _tells(log: str) -> bool:
+    """Whether an expression says more than a name, which far from the failure is only the log's surroundings."""
+    # lazily: the index reads the causes
+    from gfxgraph.diagnostics.index import literals_of, telling
+
+    return min(map(telling, literals_of(log))) >= _TELLS
 
 
 def _any_holds(cause: PossibleCause, facts: Facts) -> bool:

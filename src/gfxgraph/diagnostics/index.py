@@ -23,7 +23,7 @@ from gfxgraph.diagnostics import derived_files, kinds, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 from gfxgraph.diagnostics.kinds import Item
 
-VERSION = 55
+VERSION = 56
 """Increased when the format of the derived file changes."""
 hyperscan: Any = None  # a platform without a wheel, or a plain copy of the package
 with suppress(ImportError):
@@ -140,10 +140,15 @@ def needed(nodes: Nodes) -> frozenset[str]:
         elif op is constants.IN and all(kind is constants.LITERAL and code < 128 for kind, code in value):
             letters = {chr(code).lower() for _, code in value}
             run = letters.pop() if len(letters) == 1 else ""
-    return max(sets, key=lambda one: (min(map(_telling, one)), -len(one)))
+    return max(sets, key=lambda one: (min(map(telling, one)), -len(one)))
 
 
-def _telling(literal: str) -> int:
+def literals_of(regex: str) -> frozenset[str]:
+    """``needed`` of an expression."""
+    return needed(parser.parse(regex))
+
+
+def telling(literal: str) -> int:
     """How much a literal tells: its length, but little where every log is full of it."""
     return min(len(literal), _LEAST) if _COMMON.search(literal) else len(literal)
 
@@ -229,7 +234,7 @@ def _needs(items: Sequence[Item]) -> dict[str, list[int]]:
     """Numbers of the items by the literals that they need, '' where no literal is long enough to tell much."""
     found: dict[str, list[int]] = {}
     for number, item in enumerate(items):
-        literals = needed(parser.parse(item.regex))
+        literals = literals_of(item.regex)
         for literal in literals if min(map(len, literals)) >= _LEAST else ("",):
             found.setdefault(literal, []).append(number)
     return found

@@ -152,7 +152,7 @@ def _software(site: Site) -> dict[str, object]:
     found |= {f"package.{name}": version for name, version in installed.items()}
     found["package.tritons"] = sum(name in installed for name in ("triton", "triton-rocm", "pytorch-triton-rocm"))
     companions = [installed.get(name, "") for name in ("torchvision", "torchaudio")]
-    found["package.other_platform"] = torch.kind == "rocm" and any(
+    found["torch.other_platform"] = torch.kind == "rocm" and any(
         "+cu" in one or "+cpu" in one for one in companions
     )
     for folder in _library_folders(site):

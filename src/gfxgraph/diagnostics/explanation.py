@@ -153,7 +153,7 @@ class Explanation:
             proof = judged[0].proof if judged else ""
             if parts["why"] and not parts["package"]:
                 shown = f"   ({causes.shown(judged[0].cause.facts, self.situation.facts)})" if proof == "machine" else ""
-                label = words["proved"] if proof == "machine" else words["often"] if parts["check"] else why
+                label = words["proved"] if proof == "machine" else words["often"] if parts["open"] else why
                 lines.append(_indent(label, parts["why"] + shown))
             if parts["check"] and not more:
                 lines.append(_indent("", words["check"].format(check=parts["check"])))
@@ -282,7 +282,8 @@ class Explanation:
         why = cause.why if cause else general.why
         english = (found.text("en").seen or found.text("en")).do
         # What only finds the cause stands behind what mends it.
-        ranked = sorted(zip(english, general.do), key=lambda both: bool(_CHECKS.match(both[0])))
+        # What is for this system alone first.
+        ranked = sorted(zip(english, general.do), key=lambda both: (bool(_CHECKS.match(both[0])), both[0][:9] != "@windows:"))
         of_programs = (step for name in self.programs for step in kinds.advisors("program")[name].do[lang])
         component = kinds.advisors("component")[match.component].do[lang] if match.component else ()
         package = "" if cause else self._package(match, lang)
@@ -311,6 +312,7 @@ class Explanation:
             "why": self.situation.named(fill(why, found, names, lang), lang),
             "package": package,
             "check": check,
+            "open": is_open,
             "do": _different(self._fitting((step for step in steps if more or step not in checks[:1]), lang)),
             "notes": self._fitting(notes, lang),
             "sources": [*found.sources, *(source for one in judged for source in one.cause.sources)],

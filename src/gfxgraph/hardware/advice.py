@@ -99,7 +99,7 @@ def _with_device(found: Explanation, facts: Mapping[str, object] | None) -> Expl
         conditions.add("override")
     if facts is None:
         facts = _facts_of(found) if "windows" not in conditions else {}
-    of_text = {"gpu.arch": [said.arch], "gpu.seen_as": [said.arch]} if said.arch else {}
+    of_text: dict[str, object] = {"gpu.arch": [said.arch], "gpu.seen_as": [said.arch]} if said.arch else {}
     facts = {**of_text, **said.facts, **facts}
     situation = Situation(arch, override, frozenset(conditions), facts)
     return _with_bad_versions(replace(found, families=families, situation=situation))

@@ -283,7 +283,7 @@ class Explanation:
         english = (found.text("en").seen or found.text("en")).do
         # What only finds the cause stands behind what mends it.
         # What is for this system alone first.
-        ranked = sorted(zip(english, general.do), key=lambda both: (bool(_CHECKS.match(both[0])), both[0][:9] != "@windows:"))
+        ranked = sorted(zip(english, general.do), key=lambda both: (_is_check(both[0]), both[0][:9] != "@windows:"))
         of_programs = (step for name in self.programs for step in kinds.advisors("program")[name].do[lang])
         component = kinds.advisors("component")[match.component].do[lang] if match.component else ()
         package = "" if cause else self._package(match, lang)
@@ -302,7 +302,7 @@ class Explanation:
                 0 if is_likely else len(steps), f"{one.check}: {one.words[lang].means}: {one.words[lang].do}"
             )
         is_open = not (cause or package or is_asked) and bool(found.causes or " or " in general.why)
-        checks = [step for (one, _), step in zip(ranked, general_steps) if is_open and _CHECKS.match(one)]
+        checks = [step for (one, _), step in zip(ranked, general_steps) if is_open and _is_check(one)]
         check = next(iter(self._fitting(checks, lang)), "")
         if is_asked:
             steps = [*general_steps, *(one.words[lang].do for one in found.causes), *steps]
@@ -344,6 +344,10 @@ class Explanation:
         """Whether ``step`` is not for a program that the log does not name."""
         match = _OF_A_PROGRAM.match(CONDITION.sub("", step))
         return not match or not self.words or any(match[1].lower() in word for word in self.words)
+
+
+def _is_check(step: str) -> bool:
+    return bool(_CHECKS.match(CONDITION.sub("", step)))
 
 
 def _is_of(name: str, family: str, words: EntryText) -> bool:

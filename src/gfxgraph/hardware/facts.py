@@ -144,6 +144,7 @@ def _software(site: Site) -> dict[str, object]:
     if theirs and any(listed):
         found["torch.rocm_major_differs"] = theirs[0] != (versions.parse(listed[0]) or theirs)[0]
     found["torch.archs"] = built_targets(torch) or None
+    found["torch.nightly"] = next(iter(re.findall(r"20\d{6}", torch.version)), None)
     installed: dict[str, str] = {}
     for one in distributions(path=list(sys.path if site.search is None else site.search)):
         name = re.sub(r"[-_.]+", "-", one.metadata["Name"] or "").lower()

@@ -5,7 +5,7 @@ A class has causes. A cause holds if its expression is in the log (``log``) or i
 
 Facts are a flat mapping: ``{"torch.kind": "cuda", "gpu.arch": ["gfx1031"], "package.bitsandbytes": "0.44.1"}``. A
 predicate is "name operator value": ``==`` and ``!=`` (of a list: one of its values), ``<`` and ``>=`` (numbers or
-versions), ``not_in`` (no value of the fact is among those of another fact).
+versions), ``not_in`` (no value of the fact is among those of another fact), ``~`` (an expression is found in a value).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST = 6
 """Causes that a class may have."""
 _NEAR = 8  # lines
 _TELLS = 12  # characters
-_TERM = re.compile(r"([\w.-]+) (==|!=|<|>=|not_in) (.*)")
+_TERM = re.compile(r"([\w.-]+) (==|!=|<|>=|~|not_in) (.*)")
 
 
 class Words(NamedTuple):
@@ -38,6 +38,9 @@ class PossibleCause(NamedTuple):
     """One cause of a class. ``where`` is the situation it belongs to, as in "@windows: ", '' if any.
 
     ``decides`` is false of what many healthy logs and machines have, too: it puts the cause first and proves nothing.
+
+    ``name`` and ``state`` are those of doctor's line, if it has one where ``shown_if`` holds as well; ``each`` is a fact
+    with a line for each of its values.
     """
 
     log: str
@@ -47,6 +50,10 @@ class PossibleCause(NamedTuple):
     where: str = ""
     sources: tuple[str, ...] = ()
     decides: bool = True
+    name: str = ""
+    state: str = ""
+    shown_if: tuple[str, ...] = ()
+    each: str = ""
 
 
 class Judged(NamedTuple):
@@ -60,7 +67,7 @@ class Judged(NamedTuple):
 @lru_cache(maxsize=1)
 def _of_machines() -> list[tuple[frozenset[str], PossibleCause]]:
     table = tomllib.loads(Path(__file__).with_name("machine_causes.toml").read_text(encoding="utf-8"))
-    return [(frozenset(row["codes"].split()), read(row)) for row in table["cause"]]
+    return [(frozenset(row.get("codes", "").split()), read(row)) for row in table["cause"]]
 
 
 def of_machines(code: str) -> list[PossibleCause]:
@@ -68,12 +75,19 @@ def of_machines(code: str) -> list[PossibleCause]:
     return [cause for codes, cause in _of_machines() if code in codes]
 
 
+def of_doctor() -> list[PossibleCause]:
+    """The rows of which doctor has a line."""
+    return [cause for _, cause in _of_machines() if cause.name]
+
+
 def read(table: Mapping[str, Any]) -> PossibleCause:
     """A cause as the catalogue's file has it."""
     words = {lang: Words(**{"why": "", "do": "", **table[lang]}) for lang in ("en", "zh")}
     facts, sources = table.get("facts", ()), table.get("sources", ())
     log, check, where = (table.get(name, "") for name in ("log", "check", "where"))
-    return PossibleCause(log, tuple(facts), check, words, where, tuple(sources), table.get("decides", True))
+    shown = {name: table[name] for name in ("name", "state", "each", "decides") if name in table}
+    shown["shown_if"] = tuple(table.get("shown_if", ()))
+    return PossibleCause(log, tuple(facts), check, words, where, tuple(sources), **shown)
 
 
 def holds(terms: Iterable[str], facts: Facts) -> bool | None:
@@ -94,6 +108,8 @@ def _holds(term: str, facts: Facts) -> bool | None:
         return not set(found) & set(values(facts, value)) if found else None
     if operator in ("==", "!="):
         return any(fnmatchcase(one, value) for one in found) == (operator == "==")
+    if operator == "~":
+        return any(re.search(value, one) for one in found)
     versions = [numbers(one) for one in found if numbers(one)]
     return any((one < numbers(value)) == (operator == "<") for one in versions) if versions else None
 

@@ -24,7 +24,7 @@ from gfxgraph.diagnostics.situation import APUS, Situation
 
 if TYPE_CHECKING:
     from gfxgraph.diagnostics.scan import Scanner
-    from gfxgraph.hardware.checks import Site
+    from gfxgraph.hardware.facts import Site
     from gfxgraph.hardware.device import DeviceInfo
 
 
@@ -127,7 +127,7 @@ def facts_here(arch: str, library: str = "", site: Site | None = None) -> dict[s
     # lazily: only a machine with an AMD GPU is asked
     from gfxgraph.hardware import facts
     from gfxgraph.hardware.access import has_amd_gpu
-    from gfxgraph.hardware.checks import Site
+    from gfxgraph.hardware.facts import Site
 
     site = site or Site()
     if not has_amd_gpu(site.machine) or (arch and arch not in {gpu.arch for gpu in site.gpus}):

@@ -249,7 +249,8 @@ def test_the_explanation_reads_as_it_should():
         "  the log does not decide between",
         "  A  this user may not open /dev/kfd: not in the group that owns it",
         "     check: ls -l /dev/kfd /dev/dri/renderD*; id -nG   so if id does not list the group that ls shows",
-        "     then: sudo usermod -aG render,video $USER   # then log in again",
+        "     then: sudo usermod -aG render,video $USER   # then log in again; in a container: --group-add $(stat -c %g"
+        " /dev/kfd)",
         "  B  the container was started without the GPU's device files",
         "     check: ls -l /dev/kfd /dev/dri   so if it says: No such file, and this is a container",
         "     then: docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-add render ...",
@@ -268,8 +269,11 @@ def test_what_programs_print_is_recognised():
     for line in (Path(__file__).parent / "formats.txt").read_text().splitlines():
         if line and not line.startswith("#"):
             code, program, text = line.split(" | ", 2)
-            if (found := explain(text.replace(r"\n", "\n")).code) != code:
-                wrong.append((program, text, code, found))
+            found = explain(text.replace(r"\n", "\n"))
+            # Some are warnings that say themselves how the program goes on.
+            known = [match.code for match in (*found.matches, *found.warned)][:1]
+            if known != [code]:
+                wrong.append((program, text, code, known))
     assert wrong == []
 
 

@@ -5,7 +5,7 @@ A class has causes. A cause holds if its expression is in the log (``log``) or i
 
 Facts are a flat mapping: ``{"torch.kind": "cuda", "gpu.arch": ["gfx1031"], "package.bitsandbytes": "0.44.1"}``. A
 predicate is "name operator value": ``==`` and ``!=`` (of a list: one of its values), ``<`` and ``>=`` (numbers or
-versions), ``not_in`` (no value of the fact is among those of another fact), ``~`` (an expression is found in a value).
+versions), ``not_in`` (no value of the fact is among those of another fact), ``~`` (an expression is found in one).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class PossibleCause(NamedTuple):
 
     ``decides`` is false of what many healthy logs and machines have, too: it puts the cause first and proves nothing.
 
-    ``name`` and ``state`` are those of doctor's line, if it has one where ``shown_if`` holds as well; ``each`` is a fact
-    with a line for each of its values.
+    ``name`` and ``state`` are those of doctor's line, which it has where ``shown_if`` holds as well; ``each`` is a
+    fact with a line for each of its values.
     """
 
     log: str

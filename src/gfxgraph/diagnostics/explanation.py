@@ -54,7 +54,8 @@ _OF_A_PROGRAM = re.compile(
 )
 _SETTING = re.compile(r"\b[A-Z][A-Z0-9_]{5,}=[\w.:]+")
 _CHECKS = re.compile(
-    r"(?:check|find|see|which|count|look|compare|ask|read|log|test|gfxgraph doctor|report|is it|sudo dmesg|ls|id|ldd|rocminfo)\b",
+    r"(?:check|find|see|which|count|look|compare|ask|read|log|test|gfxgraph doctor|report|is it|sudo dmesg|ls|id|ldd"
+    r"|rocminfo)\b",
     re.IGNORECASE,
 )
 """Advice that begins so finds the cause and is no fix."""
@@ -152,7 +153,9 @@ class Explanation:
         else:
             proof = judged[0].proof if judged else ""
             if parts["why"] and not parts["package"]:
-                shown = f"   ({causes.shown(judged[0].cause.facts, self.situation.facts)})" if proof == "machine" else ""
+                shown = (
+                    f"   ({causes.shown(judged[0].cause.facts, self.situation.facts)})" if proof == "machine" else ""
+                )
                 label = words["proved"] if proof == "machine" else words["often"] if parts["open"] else why
                 lines.append(_indent(label, parts["why"] + shown))
             if parts["check"] and not more:

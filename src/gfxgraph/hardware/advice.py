@@ -24,8 +24,8 @@ from gfxgraph.diagnostics.situation import APUS, Situation
 
 if TYPE_CHECKING:
     from gfxgraph.diagnostics.scan import Scanner
-    from gfxgraph.hardware.facts import Site
     from gfxgraph.hardware.device import DeviceInfo
+    from gfxgraph.hardware.facts import Site
 
 
 _LIBRARY = re.compile(r"/[\w./+-]{1,300}\.so(?:\.\d+)*")

@@ -63,8 +63,9 @@ _EXAMINED = {
 _Json = Mapping[str, Any]
 _DEVICE = "/sys/bus/pci/devices"
 _ENGINES = frozenset(
-    "vllm sglang transformers onnxruntime onnxruntime-gpu onnxruntime-rocm onnxruntime-migraphx migraphx torch-migraphx"
-    " aiter amd-aiter triton triton-rocm pytorch-triton-rocm flash-attn bitsandbytes llama-cpp-python gfxgraph-native".split()
+    "vllm sglang transformers onnxruntime onnxruntime-gpu onnxruntime-rocm onnxruntime-migraphx migraphx aiter"
+    " torch-migraphx amd-aiter triton triton-rocm pytorch-triton-rocm flash-attn bitsandbytes llama-cpp-python"
+    " gfxgraph-native".split()
 )
 _PROGRAMS = ("llama-cli", "llama-server", "ollama", "candle")
 _ROCM_OF_DKMS: dict[Version, Version] = {
@@ -118,13 +119,17 @@ def gpu_facts(site: Site) -> dict[str, object]:
         "driver.loaded": kernel_module(machine)["loaded"] == "yes",
         "driver.version": kernel_module(machine)["version"],
         "driver.cwsr": machine.text("/sys/module/amdgpu/parameters/cwsr_enable"),
-        "driver.shown": "amdgpu {0[version]}, Linux {0[kernel]}".format(kernel_module(machine)).replace(" ,", " in-tree,"),
+        "driver.shown": "amdgpu {0[version]}, Linux {0[kernel]}".format(kernel_module(machine)).replace(
+            " ,", " in-tree,"
+        ),
     }
     driver = _ROCM_OF_DKMS.get(versions.parse(kernel_module(machine)["version"])[:2])
     rocm = versions.parse(site.rocm[0].version)[:2] if site.rocm else ()
     if driver and rocm:
         found["driver.rocm"] = versions.show(driver)
-        found["driver.rocm_apart"] = abs(sum(driver >= one for one in _RELEASES) - sum(rocm >= one for one in _RELEASES)) > _FAR
+        found["driver.rocm_apart"] = (
+            abs(sum(driver >= one for one in _RELEASES) - sum(rocm >= one for one in _RELEASES)) > _FAR
+        )
     if not site.gpus:
         return found
     found |= {
@@ -136,7 +141,9 @@ def gpu_facts(site: Site) -> dict[str, object]:
         "gpu.discrete": sum(not gpu.is_integrated for gpu in site.gpus),
         "gpu.shown": [_shown(gpu) for gpu in site.gpus],
         "gpu.unknown": [gpu.arch for gpu in site.gpus if gpu.architecture is None],
-        "gpu.without_xnack": sorted({gpu.arch for gpu in site.gpus if gpu.architecture and not gpu.architecture.xnack}),
+        "gpu.without_xnack": sorted(
+            {gpu.arch for gpu in site.gpus if gpu.architecture and not gpu.architecture.xnack}
+        ),
         "gpu.without_atomics": [f"{gpu.arch} at {gpu.pci}" for gpu in site.gpus if gpu.has_pcie_atomics is False],
     }
     atomics = [gpu.has_pcie_atomics for gpu in site.gpus if gpu.has_pcie_atomics is not None]
@@ -255,9 +262,7 @@ def software_facts(site: Site) -> dict[str, object]:
         found["rocm.shown"] = [f"{version or '?'} in {tree.path}" for version, tree in zip(listed, trees)]
     found["package.tritons"] = sum(name in installed for name in ("triton", "triton-rocm", "pytorch-triton-rocm"))
     companions = [installed.get(name, "") for name in ("torchvision", "torchaudio")]
-    found["torch.other_platform"] = torch.kind == "rocm" and any(
-        "+cu" in one or "+cpu" in one for one in companions
-    )
+    found["torch.other_platform"] = torch.kind == "rocm" and any("+cu" in one or "+cpu" in one for one in companions)
     for folder in _library_folders(site):
         for file in folder.glob("lib*.so.[0-9]*"):
             if match := re.fullmatch(r"lib(amd_comgr|hipblaslt|amdhip64)\.so\.(\d+\.[\d.]+)", file.name):

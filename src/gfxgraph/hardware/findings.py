@@ -21,7 +21,7 @@ _ORDER = (
     "GPU", "kernel driver", "device files", "PCIe atomics", "IOMMU", "shared memory", "speed", "gfxgraph", "ROCm",
     "PyTorch", "kernels", "wheels", "engines", "known to be bad", "override", "variables", "settings",
 )  # fmt: skip
-_FACT = re.compile(r"\{([a-z]\w*(?:\.[\w-]+)+|engines)\}")
+_FACT = re.compile(r"\{([a-z]\w*(?:\.[\w-]+)*)\}")
 
 
 class CheckState(StrEnum):
@@ -58,7 +58,9 @@ def probe(site: Site | None = None, limit_s: float = 0) -> tuple[dict[str, objec
         except TimeoutError:
             lacking.append(hung(name, limit_s or LIMIT_S))
         except (OSError, ValueError, KeyError) as error:
-            lacking.append(CheckResult(name, CheckState.AMBER, f"could not be checked: {error}", f"无法检查：{error}"))
+            lacking.append(
+                CheckResult(name, CheckState.AMBER, f"could not be checked: {error}", f"无法检查：{error}")
+            )
     found["bad"] = [row.id for row in bad_versions.matching(found)]
     return {name: value for name, value in sorted(found.items()) if value not in (None, "")}, lacking
 
@@ -71,7 +73,7 @@ def hung(name: str, limit_s: float = 0) -> CheckResult:
 
 
 def of(known: causes.Facts, environ: causes.Facts | None = None) -> list[CheckResult]:
-    """What is to be said of a machine with these facts, and of all its variables if given, in the order of the screen."""
+    """What is to be said of a machine with these facts, and of all its variables if given, as the screen has it."""
     known = {**known, **{f"environ.{name}": value for name, value in (environ or {}).items()}}
     found = [line for row in causes.of_doctor() for line in _lines(row, known)]
     for bad in bad_versions.matching(known) if known.get("gpu.n") else ():
@@ -84,8 +86,11 @@ def settings() -> list[CheckResult]:
     """Values of our own variables that were refused, and names that are not settings."""
     found = []
     for name, meant in config.misspelt().items():
-        en = f"{name} is not a setting of gfxgraph; did you mean {meant}?"
-        found.append(CheckResult("settings", CheckState.AMBER, en, f"没有任何代码读取 {name}；是否想写 {meant}？", f"unset {name}"))
+        en, zh = (
+            f"{name} is not a setting of gfxgraph; did you mean {meant}?",
+            f"没有任何代码读取 {name}；是否想写 {meant}？",
+        )
+        found.append(CheckResult("settings", CheckState.AMBER, en, zh, f"unset {name}"))
     for bad in config.load().problems:
         said = f"{bad.variable}={bad.value}"
         en, zh = f"{said} is not one of: {bad.allowed}", f"{said} 不在允许的取值内：{bad.allowed}"
@@ -97,11 +102,15 @@ def _lines(row: causes.PossibleCause, known: causes.Facts) -> Iterator[CheckResu
     if not causes.holds((*row.facts, *row.shown_if), known):
         return
     values = causes.values(known, row.each) if row.each else [""]
-    en, zh = (_FACT.sub(lambda fact: ", ".join(causes.values(known, fact[1])), row.words[lang].why) for lang in ("en", "zh"))
     seen = causes.shown(row.facts, known) if row.check else ""
-    tail = f"   ({seen})" if seen else ""
-    fix = _FACT.sub(lambda fact: ",".join(causes.values(known, fact[1])), row.words["en"].do)
-    arch = ", ".join(causes.values(known, "gpu.arch"))
     for number, value in enumerate(values):
-        said = ((text + tail).replace("{value}", value).replace("{arch}", arch) for text in (en, zh))
-        yield CheckResult(f"{row.name} {number}" if row.each else row.name, CheckState(row.state), *said, fix)
+        here = {"value": value, "arch": ", ".join(causes.values(known, "gpu.arch"))}
+        en, zh = (
+            _filled(row.words[lang].why, known, here) + (f"   ({seen})" if seen else "") for lang in ("en", "zh")
+        )
+        name = f"{row.name} {number}" if row.each else row.name
+        yield CheckResult(name, CheckState(row.state), en, zh, _filled(row.words["en"].do, known, here))
+
+
+def _filled(text: str, known: causes.Facts, here: dict[str, str]) -> str:
+    return _FACT.sub(lambda fact: here.get(fact[1]) or ", ".join(causes.values(known, fact[1])), text)

@@ -55,6 +55,9 @@ def test_an_entry_is_whole():
         an_entry_is_whole(path)
 
 
+OF_DOCTOR = {"name", "state", "shown_if", "each"}
+
+
 def an_entry_is_whole(path):
     data = table(path)
     assert data["code"] == path.stem

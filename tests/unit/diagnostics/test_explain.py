@@ -249,8 +249,7 @@ def test_the_explanation_reads_as_it_should():
         "  the log does not decide between",
         "  A  this user may not open /dev/kfd: not in the group that owns it",
         "     check: ls -l /dev/kfd /dev/dri/renderD*; id -nG   so if id does not list the group that ls shows",
-        "     then: sudo usermod -aG render,video $USER   # then log in again; in a container: --group-add $(stat -c %g"
-        " /dev/kfd)",
+        "     then: sudo usermod -aG render,video $USER   # then log in again",
         "  B  the container was started without the GPU's device files",
         "     check: ls -l /dev/kfd /dev/dri   so if it says: No such file, and this is a container",
         "     then: docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-add render ...",

@@ -8,9 +8,6 @@ import re
 from pathlib import Path
 
 from gfxgraph import __version__, files
-from gfxgraph.hardware import checks
-from gfxgraph.hardware.facts import probe
-from gfxgraph.hardware.time_limit import Aside
 
 _PRIVATE = (
     (re.compile(r"/(home|Users)/[^/\s\"']+"), r"/\1/***"),
@@ -18,14 +15,6 @@ _PRIVATE = (
     (re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b(?!\.)"), "*.*.*.*"),
     (re.compile(r"\b(?:hf|sk|ghp|gho|glpat|xox[bp])[-_][A-Za-z0-9_-]{8,}"), "***"),
 )
-
-
-def facts() -> dict[str, object]:
-    """This machine's facts; nothing if a read hangs, as one from a wedged GPU may."""
-    try:
-        return Aside().within(checks.LIMIT_S, probe)
-    except TimeoutError:
-        return {"probe.hung": True}
 
 
 def redacted(text: str) -> str:

@@ -15,10 +15,11 @@ from gfxgraph import config, torch_names
 from gfxgraph.cli import _contract, _facts, _selftest
 from gfxgraph.diagnostics.render import visible
 from gfxgraph.errors import first_line
-from gfxgraph.hardware import checks, versions
-from gfxgraph.hardware.checks import CheckResult, CheckState, Site
+from gfxgraph.hardware import findings, versions
 from gfxgraph.hardware.defect_environment import Environment, detect
 from gfxgraph.hardware.defects import Decisions, applicable, applies, decide, is_cured, rows
+from gfxgraph.hardware.facts import Site
+from gfxgraph.hardware.findings import CheckResult, CheckState
 from gfxgraph.hardware.time_limit import Aside
 
 IMPORT_LIMIT_S = 60.0
@@ -78,17 +79,19 @@ def command(
     found = []
     with _contract.working("doctor"):
         try:
-            environment = Aside().within(checks.LIMIT_S, detect)
+            environment = Aside().within(findings.LIMIT_S, detect)
         except TimeoutError:
             environment = Environment(platform="none", source="did not answer")
-            found = [checks.hung("GPUs")]
-        found += checks.run(checks.ALL, Site())
+            found = [findings.hung("GPUs")]
+        site = Site()
+        facts, lacking = findings.probe(site)
+        found += lacking + findings.of(facts, site.machine.environ) + findings.settings()
     if bundle:
         with _contract.working("doctor"):
-            _facts.write_bundle(Path(bundle), {"facts": _facts.facts(), **report(environment, found)})
+            _facts.write_bundle(Path(bundle), {"facts": facts, **report(environment, found)})
         click.echo(bundle)
     elif as_json:
-        click.echo(json.dumps({"facts": _facts.facts(), **report(environment, found)}, indent=2, ensure_ascii=False))
+        click.echo(json.dumps({"facts": facts, **report(environment, found)}, indent=2, ensure_ascii=False))
     else:
         _screen(environment, found, lang)
         if why:

@@ -5,7 +5,7 @@ A class has causes. A cause holds if its expression is in the log (``log``) or i
 
 Facts are a flat mapping: ``{"torch.kind": "cuda", "gpu.arch": ["gfx1031"], "package.bitsandbytes": "0.44.1"}``. A
 predicate is "name operator value": ``==`` and ``!=`` (of a list: one of its values), ``<`` and ``>=`` (numbers or
-versions), ``not_in`` (no value of the fact is among those of another fact).
+versions), ``not_in`` (no value of the fact is among those of another fact), ``~`` (an expression is found in one).
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from typing import Any, NamedTuple
 Facts = Mapping[str, object]
 MOST = 6
 """Causes that a class may have."""
-_TERM = re.compile(r"([\w.-]+) (==|!=|<|>=|not_in) (.*)")
+_NEAR = 8  # lines
+_TELLS = 12  # characters
+_TERM = re.compile(r"([\w.-]+) (==|!=|<|>=|~|not_in) (.*)")
 
 
 class Words(NamedTuple):
@@ -36,6 +38,9 @@ class PossibleCause(NamedTuple):
     """One cause of a class. ``where`` is the situation it belongs to, as in "@windows: ", '' if any.
 
     ``decides`` is false of what many healthy logs and machines have, too: it puts the cause first and proves nothing.
+
+    ``name`` and ``state`` are those of doctor's line, which it has where ``shown_if`` holds as well; ``each`` is a
+    fact with a line for each of its values.
     """
 
     log: str
@@ -45,6 +50,10 @@ class PossibleCause(NamedTuple):
     where: str = ""
     sources: tuple[str, ...] = ()
     decides: bool = True
+    name: str = ""
+    state: str = ""
+    shown_if: tuple[str, ...] = ()
+    each: str = ""
 
 
 class Judged(NamedTuple):
@@ -58,7 +67,7 @@ class Judged(NamedTuple):
 @lru_cache(maxsize=1)
 def _of_machines() -> list[tuple[frozenset[str], PossibleCause]]:
     table = tomllib.loads(Path(__file__).with_name("machine_causes.toml").read_text(encoding="utf-8"))
-    return [(frozenset(row["codes"].split()), read(row)) for row in table["cause"]]
+    return [(frozenset(row.get("codes", "").split()), read(row)) for row in table["cause"]]
 
 
 def of_machines(code: str) -> list[PossibleCause]:
@@ -66,12 +75,19 @@ def of_machines(code: str) -> list[PossibleCause]:
     return [cause for codes, cause in _of_machines() if code in codes]
 
 
+def of_doctor() -> list[PossibleCause]:
+    """The rows of which doctor has a line."""
+    return [cause for _, cause in _of_machines() if cause.name]
+
+
 def read(table: Mapping[str, Any]) -> PossibleCause:
     """A cause as the catalogue's file has it."""
     words = {lang: Words(**{"why": "", "do": "", **table[lang]}) for lang in ("en", "zh")}
     facts, sources = table.get("facts", ()), table.get("sources", ())
     log, check, where = (table.get(name, "") for name in ("log", "check", "where"))
-    return PossibleCause(log, tuple(facts), check, words, where, tuple(sources), table.get("decides", True))
+    shown = {name: table[name] for name in ("name", "state", "each", "decides") if name in table}
+    shown["shown_if"] = tuple(table.get("shown_if", ()))
+    return PossibleCause(log, tuple(facts), check, words, where, tuple(sources), **shown)
 
 
 def holds(terms: Iterable[str], facts: Facts) -> bool | None:
@@ -92,6 +108,8 @@ def _holds(term: str, facts: Facts) -> bool | None:
         return not set(found) & set(values(facts, value)) if found else None
     if operator in ("==", "!="):
         return any(fnmatchcase(one, value) for one in found) == (operator == "==")
+    if operator == "~":
+        return any(re.search(value, one) for one in found)
     versions = [numbers(one) for one in found if numbers(one)]
     return any((one < numbers(value)) == (operator == "<") for one in versions) if versions else None
 
@@ -116,7 +134,11 @@ def numbers(version: object) -> tuple[int, ...]:
 
 
 def judge(
-    causes: Iterable[PossibleCause], lines: Mapping[int, int], root: int, facts: Facts, fits: Callable[[str], bool]
+    causes: Iterable[PossibleCause],
+    lines: Mapping[int, int],
+    root: int,
+    facts: Facts,
+    fits: Callable[[PossibleCause], bool],
 ) -> list[Judged]:
     """The causes that are proved, best first, or, if none is, those that are not excluded.
 
@@ -125,24 +147,33 @@ def judge(
         lines: by the number of a cause, the line of the log that its expression was found in.
         root: the line that failed. A proof in it comes first, then the machine's, then the nearest one.
         facts: of the machine that failed, as far as known.
-        fits: whether a situation is this one.
+        fits: whether a cause can be one of this log: of its system, its program, its GPU.
     """
     proved: list[tuple[tuple[int, int], Judged]] = []
     open_: list[tuple[int, Judged]] = []
     for number, cause in enumerate(causes):
         so = holds(cause.facts, facts)
-        if so is False or not fits(cause.where):
+        distance = abs(lines[number] - root) if number in lines else 0
+        if so is False or not fits(cause):
             continue
-        if number in lines and cause.decides:
-            distance = abs(lines[number] - root)
+        if number in lines and cause.decides and (distance <= _NEAR or _tells(cause.log)):
             proved.append(((2 if distance else 0, distance), Judged(cause, "log", lines[number])))
         elif cause.facts and so and cause.decides:
             proved.append(((1, -len(cause.facts)), Judged(cause, "machine")))
-        elif cause.check:
+        elif cause.check and (number in lines or cause.facts):
             speaks = 0 if number in lines or (cause.facts and so) else 1 if _any_holds(cause, facts) else 2
             open_.append((speaks, Judged(cause, "")))
     ranked = sorted(open_, key=lambda both: both[0])
     return [judged for _, judged in sorted(proved, key=lambda both: both[0])] or [judged for _, judged in ranked]
+
+
+@lru_cache(maxsize=256)
+def _tells(log: str) -> bool:
+    """Whether an expression says more than a name, which far from the failure is only the log's surroundings."""
+    # lazily: the index reads the causes
+    from gfxgraph.diagnostics.index import literals_of, telling
+
+    return min(map(telling, literals_of(log))) >= _TELLS
 
 
 def _any_holds(cause: PossibleCause, facts: Facts) -> bool:

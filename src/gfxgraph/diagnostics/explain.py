@@ -115,11 +115,11 @@ def conclude(scanner: Scanner, *, lang: str = "", family_of: FamilyOf = _no_fami
 def _matches(scanner: Scanner, lines: list[str]) -> list[Match]:
     """What was found, the root cause first, without what another vendor's devices or other lines explain."""
     # lazily: explain must start fast
-    from gfxgraph.diagnostics import mentions, unknown_errors
+    from gfxgraph.diagnostics import kinds, mentions, unknown_errors
 
     hits = [hit for hit in scanner.hits.values() if hit.code not in scanner.refuted]
     ranks = names().ranks
-    only_ends = all(hit.strength <= 0 or ranks[hit.code] >= _ENDS for hit in hits)
+    only_ends = all(hit.strength <= 0 or ranks[hit.code] >= _ENDS or "note" in kinds.of(hit.text) for hit in hits)
     found = unknown_errors.find(scanner.context) if only_ends else None
     if hits or found:
         is_of_others = mentions.is_of_others(lines)
@@ -127,7 +127,7 @@ def _matches(scanner: Scanner, lines: list[str]) -> list[Match]:
         if not any(map(mentions.names_amd, lines)):
             hits = [hit for hit in hits if hit.strength > 0 or (hit.strength == 0 and hit.code not in _ANYBODYS)]
     matches = [Match(hit.code, hit.text, hit.line, hit.count, _causes(scanner, hit)) for hit in order(hits)]
-    if found and all(ranks[match.code] >= _ENDS and match.line != found[1] for match in matches):
+    if found and all(match.line != found[1] for match in matches):
         component, line, text = found
         code = unknown_errors.by_form(text)
         unknown = Match(code or unknown_errors.CODE, text, line, 1, component=component, is_by_form=bool(code))

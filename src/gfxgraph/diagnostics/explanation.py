@@ -21,6 +21,7 @@ _BOTH = {
     "proved": ("proved: ", "已证实："),
     "undecided": ("the log does not decide between", "日志不足以判断是以下哪一种："),
     "check": ("check: {check}", "检查：{check}"),
+    "often": ("the log does not decide; often: ", "日志不足以判断；常见原因："),
     "means": ("   {means}", "   {means}"),
     "then": ("then: {do}", "则：{do}"),
     "note": ("note: ", "说明："),
@@ -45,6 +46,7 @@ _BOTH = {
 _WORDS = {lang: {key: both[n] for key, both in _BOTH.items()} for n, lang in enumerate(("en", "zh"))}
 
 _UNKNOWN = "not_in_catalogue"
+_NOT_TORCH = ("jax", "xla", "tensorflow", "onnxruntime", "llama", "ggml", "ctranslate2", "clinfo", "rocminfo")
 _LONGEST_ADVICE, _LONGEST_SEEN, _MOST_STEPS, _MOST_OTHERS, _MOST_CAUSES = 340, 120, 3, 2, 2
 _OF_A_PROGRAM = re.compile(
     r"(vLLM|SGLang|ComfyUI|TensorFlow|JAX|ollama|llama\.cpp|LM Studio|Blender|Lemonade|whisper)\b[^:：]{0,30}[:：]",
@@ -52,7 +54,8 @@ _OF_A_PROGRAM = re.compile(
 )
 _SETTING = re.compile(r"\b[A-Z][A-Z0-9_]{5,}=[\w.:]+")
 _CHECKS = re.compile(
-    r"(?:check|find|see|which|count|look|compare|ask|read|gfxgraph doctor|report|is it|sudo dmesg|ls|id)\b",
+    r"(?:check|find|see|which|count|look|compare|ask|read|log|test|gfxgraph doctor|report|is it|sudo dmesg|ls|id|ldd"
+    r"|rocminfo)\b",
     re.IGNORECASE,
 )
 """Advice that begins so finds the cause and is no fix."""
@@ -148,10 +151,15 @@ class Explanation:
         if len(judged) > 1 and not judged[0].proof and not parts["package"]:
             lines += self._undecided(judged, lang, len(judged) if more else _MOST_CAUSES)
         else:
+            proof = judged[0].proof if judged else ""
             if parts["why"] and not parts["package"]:
-                by_machine = bool(judged) and judged[0].proof == "machine"
-                shown = f"   ({causes.shown(judged[0].cause.facts, self.situation.facts)})" if by_machine else ""
-                lines.append(_indent(words["proved"] if by_machine else why, parts["why"] + shown))
+                shown = (
+                    f"   ({causes.shown(judged[0].cause.facts, self.situation.facts)})" if proof == "machine" else ""
+                )
+                label = words["proved"] if proof == "machine" else words["often"] if parts["open"] else why
+                lines.append(_indent(label, parts["why"] + shown))
+            if parts["check"] and not more:
+                lines.append(_indent("", words["check"].format(check=parts["check"])))
             lines.append(_indent(do, "\n".join(parts["do"] if more else self._first(parts["do"]))))
         if root.is_by_form:
             lines.append(_indent(words["note"], words["form"]))
@@ -173,13 +181,21 @@ class Explanation:
         if not match.text and not situation.facts:  # a code or a number: nothing has failed
             return []
         found = (*entry(match.code).causes, *causes.of_machines(match.code), *self.bad_versions)
-        return causes.judge(
-            found,
-            match.causes,
-            match.line,
-            situation.facts,
-            lambda where: not where or bool(situation.advice(where + "x")),
-        )
+        return causes.judge(found, match.causes, match.line, situation.facts, self._can_be)
+
+    def _can_be(self, cause: causes.PossibleCause) -> bool:
+        """Whether a cause is one for this system, and not of a program or a GPU that nothing here names."""
+        if not self.situation.advice(cause.where + cause.words["en"].do):
+            return False
+        unknown = {term.split()[0] for term in cause.facts} - self.situation.facts.keys()
+        packages = {name[8:].rstrip("s") for name in unknown if name.startswith("package.")}
+        is_of_torch = any(name.startswith("torch.") for name in unknown)
+        if is_of_torch and self._names(*_NOT_TORCH) and not self._names("torch"):
+            return False
+        return "gpu.arch" not in unknown and all(map(self._names, packages))
+
+    def _names(self, *programs: str) -> bool:
+        return any(program in word for word in self.words for program in programs)
 
     def _undecided(self, judged: list[Judged], lang: str, most: int) -> Iterator[str]:
         """The causes that are left, each with the command that decides and what follows."""
@@ -190,7 +206,7 @@ class Explanation:
             check = words["check"].format(check=self.situation.named(one.cause.check or "gfxgraph doctor", lang))
             yield _indent(f"{letter}  ", self.situation.named(its.why, lang))
             yield _indent("   ", check + (words["means"].format(means=its.means) if its.means else ""))
-            yield _indent("   ", words["then"].format(do=self.situation.named(its.do, lang)))
+            yield _indent("   ", words["then"].format(do=self.situation.advice(one.cause.where + its.do, lang)))
 
     def _place(self, root: Match, lang: str, longest: int) -> Iterator[str]:
         """Where it was seen: the line, the component, the GPU, and what this machine says."""
@@ -269,7 +285,8 @@ class Explanation:
         why = cause.why if cause else general.why
         english = (found.text("en").seen or found.text("en")).do
         # What only finds the cause stands behind what mends it.
-        ranked = sorted(zip(english, general.do), key=lambda both: bool(_CHECKS.match(both[0])))
+        # What is for this system alone first.
+        ranked = sorted(zip(english, general.do), key=lambda both: (_is_check(both[0]), both[0][:9] != "@windows:"))
         of_programs = (step for name in self.programs for step in kinds.advisors("program")[name].do[lang])
         component = kinds.advisors("component")[match.component].do[lang] if match.component else ()
         package = "" if cause else self._package(match, lang)
@@ -287,6 +304,9 @@ class Explanation:
             steps.insert(
                 0 if is_likely else len(steps), f"{one.check}: {one.words[lang].means}: {one.words[lang].do}"
             )
+        is_open = not (cause or package or is_asked) and bool(found.causes or " or " in general.why)
+        checks = [step for (one, _), step in zip(ranked, general_steps) if is_open and _is_check(one)]
+        check = next(iter(self._fitting(checks, lang)), "")
         if is_asked:
             steps = [*general_steps, *(one.words[lang].do for one in found.causes), *steps]
         return {
@@ -294,7 +314,9 @@ class Explanation:
             "what": fill(general.what, found, names, lang),
             "why": self.situation.named(fill(why, found, names, lang), lang),
             "package": package,
-            "do": _different(self._fitting(steps, lang)),
+            "check": check,
+            "open": is_open,
+            "do": _different(self._fitting((step for step in steps if more or step not in checks[:1]), lang)),
             "notes": self._fitting(notes, lang),
             "sources": [*found.sources, *(source for one in judged for source in one.cause.sources)],
         }
@@ -325,6 +347,10 @@ class Explanation:
         """Whether ``step`` is not for a program that the log does not name."""
         match = _OF_A_PROGRAM.match(CONDITION.sub("", step))
         return not match or not self.words or any(match[1].lower() in word for word in self.words)
+
+
+def _is_check(step: str) -> bool:
+    return bool(_CHECKS.match(CONDITION.sub("", step)))
 
 
 def _is_of(name: str, family: str, words: EntryText) -> bool:

@@ -1,7 +1,8 @@
 """Every expression of the catalogue, and the search for all of them at once.
 
 Nearly every expression needs one of a few literals. Hyperscan looks for all literals in one pass, and only the
-expressions whose literal is there are tried, line by line. Automata of the whole expressions took seconds to compile.
+expressions whose literal is there are tried, line by line. An automaton of the whole expressions takes seconds to
+compile: it is made for a stream that is longer than that.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gfxgraph.diagnostics import derived_files, kinds, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 from gfxgraph.diagnostics.kinds import Item
 
-VERSION = 55
+VERSION = 56
 """Increased when the format of the derived file changes."""
 hyperscan: Any = None  # a platform without a wheel, or a plain copy of the package
 with suppress(ImportError):
@@ -37,6 +38,7 @@ DIGIT = re.compile(r"(?<![\[{\d,-])\d(?!\d*,?\d*\}|-)")
 """What an expression holds if a text must hold that digit, not one of a set or a count."""
 _COMMON = re.compile("error|fail|support|not |invalid|available|found|unable|could|cannot|file|device|memory")
 _MOST_KNOWN = 4096
+_MUCH = 16 << 20  # bytes searched, from which on an automaton of all expressions saves more than it costs
 _SHORT = 240  # bytes of a text that no expression takes long for
 
 Nodes = Iterable[Any]
@@ -58,15 +60,22 @@ class Searcher:
         self._known: dict[bytes, list[int]] = {}
         self._expressions: dict[tuple[int, bool], Callable[[bytes], object]] = {}
         self._database, self._scratch = _database(self._literals)
+        self._whole: _Automaton = (None, None)
+        self._n_bytes = 0
         self._found: list[int] = []
         self._lock = threading.Lock()  # two searches cannot share their working memory
 
     def may_match(self, text: bytes) -> bool:
-        """Whether a literal of some expression is in ``text``."""
-        return bool(self._always or self._present(text))
+        """Whether a literal of some expression is in ``text``, or, in a long stream, whether one matches."""
+        self._n_bytes += len(text)
+        if self._n_bytes > _MUCH and self._whole[0] is None and hyperscan is not None:
+            self._whole = _automaton([item.regex.encode() for item in self.items], self._flags)
+        return bool(self._scan(self._whole, text) if self._whole[0] else self._always or self._present(text))
 
     def search(self, text: bytes) -> tuple[int, ...]:
         """The numbers of the items that match, each once, in order."""
+        if self._whole[0]:
+            return tuple(sorted(self._scan(self._whole, text)))
         form = text.translate(None, DIGITS)
         numbers = {*self._always}.union(*(self._needs[literal] for literal in self._present(text)))
         if len(self._known) > _MOST_KNOWN:
@@ -79,9 +88,12 @@ class Searcher:
         if self._database is None:
             small = text.lower()
             return [number for number, literal in enumerate(self._literals) if literal in small]
+        return self._scan((self._database, self._scratch), text)
+
+    def _scan(self, automaton: _Automaton, text: bytes) -> list[int]:
         with self._lock:
             self._found.clear()
-            self._database.scan(text, match_event_handler=self._note, scratch=self._scratch)
+            automaton[0].scan(text, match_event_handler=self._note, scratch=automaton[1])
             return [*self._found]
 
     def _matches(self, number: int, text: bytes) -> bool:
@@ -94,19 +106,8 @@ class Searcher:
         """``re`` where it tries few ways, else an automaton, which takes longer to make."""
         if hyperscan is None or not is_long or _n_ways(parser.parse(regex)) < 2:
             return re.compile(regex.encode(), self._flags).search
-        flags = hyperscan.HS_FLAG_SINGLEMATCH | hyperscan.HS_FLAG_MULTILINE
-        flags |= hyperscan.HS_FLAG_CASELESS if self._flags & re.IGNORECASE else 0
-        database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-        database.compile(expressions=[regex.encode()], elements=1, flags=flags)
-        scratch = hyperscan.Scratch(database)
-
-        def matches(text: bytes) -> bool:
-            with self._lock:
-                self._found.clear()
-                database.scan(text, match_event_handler=self._note, scratch=scratch)
-                return bool(self._found)
-
-        return matches
+        automaton = _automaton([regex.encode()], self._flags)
+        return lambda text: self._scan(automaton, text)
 
     def _note(self, number: int, start: int, end: int, flags: int, context: object) -> None:
         self._found.append(number)
@@ -119,6 +120,15 @@ def _database(literals: Sequence[bytes]) -> _Automaton:
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
     flags = hyperscan.HS_FLAG_SINGLEMATCH | hyperscan.HS_FLAG_CASELESS
     database.compile(expressions=literals, elements=len(literals), flags=flags, literal=True)
+    return database, hyperscan.Scratch(database)
+
+
+def _automaton(expressions: Sequence[bytes], flags: int) -> _Automaton:
+    """An automaton of whole expressions."""
+    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    how = hyperscan.HS_FLAG_SINGLEMATCH | hyperscan.HS_FLAG_MULTILINE
+    how |= hyperscan.HS_FLAG_CASELESS if flags & re.IGNORECASE else 0
+    database.compile(expressions=expressions, elements=len(expressions), flags=how)
     return database, hyperscan.Scratch(database)
 
 
@@ -140,10 +150,15 @@ def needed(nodes: Nodes) -> frozenset[str]:
         elif op is constants.IN and all(kind is constants.LITERAL and code < 128 for kind, code in value):
             letters = {chr(code).lower() for _, code in value}
             run = letters.pop() if len(letters) == 1 else ""
-    return max(sets, key=lambda one: (min(map(_telling, one)), -len(one)))
+    return max(sets, key=lambda one: (min(map(telling, one)), -len(one)))
 
 
-def _telling(literal: str) -> int:
+def literals_of(regex: str) -> frozenset[str]:
+    """``needed`` of an expression."""
+    return needed(parser.parse(regex))
+
+
+def telling(literal: str) -> int:
     """How much a literal tells: its length, but little where every log is full of it."""
     return min(len(literal), _LEAST) if _COMMON.search(literal) else len(literal)
 
@@ -229,7 +244,7 @@ def _needs(items: Sequence[Item]) -> dict[str, list[int]]:
     """Numbers of the items by the literals that they need, '' where no literal is long enough to tell much."""
     found: dict[str, list[int]] = {}
     for number, item in enumerate(items):
-        literals = needed(parser.parse(item.regex))
+        literals = literals_of(item.regex)
         for literal in literals if min(map(len, literals)) >= _LEAST else ("",):
             found.setdefault(literal, []).append(number)
     return found

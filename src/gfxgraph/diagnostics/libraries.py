@@ -54,7 +54,8 @@ def advice(line: str, systems: frozenset[str], lang: str, *, has_rocm_torch: boo
             continue
         manager = next((_SYSTEMS[system] for system in sorted(systems) if system in _SYSTEMS), "apt")
         package = [*_row("packages", name), "", "", ""][1 + list(_INSTALL).index(manager)]
-        if package and not ("pip" in systems and not package.startswith("lib")):  # ROCm's own come as wheels there
+        # A torch from pip brings ROCm's libraries itself.
+        if package and not ("pip" in systems and has_rocm_torch and not package.startswith("lib")):
             return plain.format(command=f"{_INSTALL[manager]} {package}", file=file)
     return ""
 

@@ -45,7 +45,8 @@ def went_on(lines: Mapping[int, str], hits: Iterable[tuple[int, str]]) -> bool:
     after = [line for number, line in lines.items() if number > last and line.strip()]
     is_up = any("came_up" in kinds.of(line) for line in after)
     are_mild = all("warning" in kinds.of(text) or (is_up and _surety(text) == _WEAKEST) for _, text in found)
-    has_done = is_up or any("success" in kinds.of(line) for line in after)
+    goes_on = all("goes_on" in kinds.of(text) for _, text in found)
+    has_done = is_up or goes_on or any("success" in kinds.of(line) for line in after)
     return are_mild and has_done and all(_surety(line) is None for line in after)
 
 

@@ -16,5 +16,5 @@ Stays out: torch, driver calls, anything that could wake or hang a GPU.
     advice.py         ``explain``, ``diagnose`` and ``install_diagnostics`` for this machine
     facts.py          what is true of a machine, as one flat mapping
     bad_versions.py   versions known to be bad (bad_versions.toml)
-    checks/           doctor's health checks
+    findings.py       what doctor says: the rows of the table of causes that hold
 """

@@ -24,8 +24,8 @@ from gfxgraph.diagnostics.situation import APUS, Situation
 
 if TYPE_CHECKING:
     from gfxgraph.diagnostics.scan import Scanner
-    from gfxgraph.hardware.checks import Site
     from gfxgraph.hardware.device import DeviceInfo
+    from gfxgraph.hardware.facts import Site
 
 
 _LIBRARY = re.compile(r"/[\w./+-]{1,300}\.so(?:\.\d+)*")
@@ -99,7 +99,7 @@ def _with_device(found: Explanation, facts: Mapping[str, object] | None) -> Expl
         conditions.add("override")
     if facts is None:
         facts = _facts_of(found) if "windows" not in conditions else {}
-    of_text = {"gpu.arch": [said.arch], "gpu.seen_as": [said.arch]} if said.arch else {}
+    of_text: dict[str, object] = {"gpu.arch": [said.arch], "gpu.seen_as": [said.arch]} if said.arch else {}
     facts = {**of_text, **said.facts, **facts}
     situation = Situation(arch, override, frozenset(conditions), facts)
     return _with_bad_versions(replace(found, families=families, situation=situation))
@@ -127,7 +127,7 @@ def facts_here(arch: str, library: str = "", site: Site | None = None) -> dict[s
     # lazily: only a machine with an AMD GPU is asked
     from gfxgraph.hardware import facts
     from gfxgraph.hardware.access import has_amd_gpu
-    from gfxgraph.hardware.checks import Site
+    from gfxgraph.hardware.facts import Site
 
     site = site or Site()
     if not has_amd_gpu(site.machine) or (arch and arch not in {gpu.arch for gpu in site.gpus}):

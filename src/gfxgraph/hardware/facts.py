@@ -11,9 +11,12 @@ import mmap
 import os
 import re
 import resource
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -21,15 +24,29 @@ from typing import Any
 from gfxgraph import config
 from gfxgraph.hardware import bad_versions, versions
 from gfxgraph.hardware.access import container, device_nodes, has_amd_gpu
-from gfxgraph.hardware.checks import CheckState, Site, settings
+from gfxgraph.hardware.architectures import architecture, name_of_override
 from gfxgraph.hardware.device import override_for
 from gfxgraph.hardware.machine import Machine
-from gfxgraph.hardware.software import built_targets, kernel_module, tree_version
+from gfxgraph.hardware.software import (
+    Rocm,
+    Torch,
+    built_targets,
+    find_rocm,
+    find_torch,
+    kernel_module,
+    migraphx_available,
+    other_gfxgraph,
+    runtime_version,
+    tree_version,
+)
+from gfxgraph.hardware.topology import Gpu, gpus
+from gfxgraph.hardware.versions import Version
 
 PACKAGES = frozenset(
     "torch torchvision torchaudio torchcodec triton triton-rocm pytorch-triton-rocm bitsandbytes amd-aiter aiter"
     " flash-attn xformers vllm sglang transformers numpy onnxruntime onnxruntime-gpu onnxruntime-rocm jax tensorflow"
-    " onnxruntime-migraphx rocm rocm-sdk-core tensorflow-rocm ctranslate2 llama-cpp-python amdsmi deepspeed".split()
+    " onnxruntime-migraphx rocm rocm-sdk-core tensorflow-rocm ctranslate2 llama-cpp-python amdsmi deepspeed"
+    " migraphx torch-migraphx gfxgraph-native".split()
 )
 """Packages that break each other."""
 _KERNEL = re.compile(
@@ -45,19 +62,56 @@ _EXAMINED = {
 """Names in AMD's ``rocm examine --json``, and ours."""
 _Json = Mapping[str, Any]
 _DEVICE = "/sys/bus/pci/devices"
+_ENGINES = frozenset(
+    "vllm sglang transformers onnxruntime onnxruntime-gpu onnxruntime-rocm onnxruntime-migraphx migraphx aiter"
+    " torch-migraphx amd-aiter triton triton-rocm pytorch-triton-rocm flash-attn bitsandbytes llama-cpp-python"
+    " gfxgraph-native".split()
+)
+_PROGRAMS = ("llama-cli", "llama-server", "ollama", "candle")
+_ROCM_OF_DKMS: dict[Version, Version] = {
+    (6, 7): (6, 1), (6, 8): (6, 2), (6, 10): (6, 3), (6, 12): (6, 4), (6, 14): (7, 0), (6, 16): (7, 1),
+}  # fmt: skip
+"""amdgpu-dkms numbers itself; which ROCm each came with (release notes, 6.1 to 7.1)."""
+_RELEASES: tuple[Version, ...] = ((6, 1), (6, 2), (6, 3), (6, 4), (7, 0), (7, 1), (7, 2), (10, 0), (10, 1))
+_FAR = 2  # releases: AMD tests neighbours against each other
+_FOR_SPEED = ("HIP_FORCE_DEV_KERNARG=1", "GPU_MAX_HW_QUEUES=2", "HSA_NO_SCRATCH_RECLAIM=1")
+"""Of AMD's guide to vLLM and PyTorch on Instinct."""
+_VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+
+
+@dataclass
+class Site:
+    """Everything that facts are read from; each part once, when first asked for."""
+
+    machine: Machine = field(default_factory=Machine)
+    search: Sequence[str] | None = None
+
+    @cached_property
+    def gpus(self) -> list[Gpu]:
+        return gpus(self.machine)
+
+    @cached_property
+    def rocm(self) -> list[Rocm]:
+        return find_rocm(self.machine)
+
+    @cached_property
+    def torch(self) -> Torch:
+        return find_torch(self.search)
 
 
 def probe(site: Site | None = None, library: str = "") -> dict[str, object]:
     """The facts of this machine, or of the one that ``site`` stands for; and of ``library``, a path, if given."""
     site = site or Site()
-    found = {**_gpus(site), **_system(site), **_access(site.machine), **_software(site)}
+    found: dict[str, object] = {}
+    for part in PARTS:
+        found |= part(site)
     if library:
         found |= {f"library.{key}": value for key, value in library_facts(site.machine, library).items()}
     found["bad"] = [row.id for row in bad_versions.matching(found)]
     return {name: value for name, value in sorted(found.items()) if value not in (None, "")}
 
 
-def _gpus(site: Site) -> dict[str, object]:
+def gpu_facts(site: Site) -> dict[str, object]:
     machine = site.machine
     found: dict[str, object] = {
         "gpu.present": has_amd_gpu(machine) or bool(site.gpus),
@@ -65,7 +119,17 @@ def _gpus(site: Site) -> dict[str, object]:
         "driver.loaded": kernel_module(machine)["loaded"] == "yes",
         "driver.version": kernel_module(machine)["version"],
         "driver.cwsr": machine.text("/sys/module/amdgpu/parameters/cwsr_enable"),
+        "driver.shown": "amdgpu {0[version]}, Linux {0[kernel]}".format(kernel_module(machine)).replace(
+            " ,", " in-tree,"
+        ),
     }
+    driver = _ROCM_OF_DKMS.get(versions.parse(kernel_module(machine)["version"])[:2])
+    rocm = versions.parse(site.rocm[0].version)[:2] if site.rocm else ()
+    if driver and rocm:
+        found["driver.rocm"] = versions.show(driver)
+        found["driver.rocm_apart"] = (
+            abs(sum(driver >= one for one in _RELEASES) - sum(rocm >= one for one in _RELEASES)) > _FAR
+        )
     if not site.gpus:
         return found
     found |= {
@@ -74,6 +138,13 @@ def _gpus(site: Site) -> dict[str, object]:
         "gpu.name": [gpu.name for gpu in site.gpus],
         "gpu.vram_mib": [gpu.vram_bytes >> 20 for gpu in site.gpus],
         "gpu.integrated": [gpu.is_integrated for gpu in site.gpus],
+        "gpu.discrete": sum(not gpu.is_integrated for gpu in site.gpus),
+        "gpu.shown": [_shown(gpu) for gpu in site.gpus],
+        "gpu.unknown": [gpu.arch for gpu in site.gpus if gpu.architecture is None],
+        "gpu.without_xnack": sorted(
+            {gpu.arch for gpu in site.gpus if gpu.architecture and not gpu.architecture.xnack}
+        ),
+        "gpu.without_atomics": [f"{gpu.arch} at {gpu.pci}" for gpu in site.gpus if gpu.has_pcie_atomics is False],
     }
     atomics = [gpu.has_pcie_atomics for gpu in site.gpus if gpu.has_pcie_atomics is not None]
     found["gpu.atomics"] = all(atomics) if atomics else None
@@ -83,7 +154,14 @@ def _gpus(site: Site) -> dict[str, object]:
     return found
 
 
-def _system(site: Site) -> dict[str, object]:
+def _shown(gpu: Gpu) -> str:
+    memory = f"{gpu.vram_bytes / 2**30:.0f} GiB" if gpu.vram_bytes >= 1 << 30 else "shared memory"
+    title = f"{gpu.name or 'AMD GPU'} ({gpu.arch}, {gpu.cu} CU, {memory})"
+    known = gpu.architecture
+    return f"{title}, {known.family}, wave{gpu.wavefront}, {known.support()}" if known else title
+
+
+def system_facts(site: Site) -> dict[str, object]:
     machine = site.machine
     release = dict(line.split("=", 1) for line in machine.text("/etc/os-release").splitlines() if "=" in line)
     memory = re.search(r"MemTotal:\s+(\d+)", machine.text("/proc/meminfo"))
@@ -100,9 +178,13 @@ def _system(site: Site) -> dict[str, object]:
         "memory.ttm_mib": int(pages) >> 8 if pages.isdigit() else None,
         "memory.gtt_mib": machine.text("/sys/module/amdgpu/parameters/gttsize"),
         "system.iommu": bool(machine.names("/sys/class/iommu")),
-        "environ.hides_all": any(one.state is CheckState.RED for one in settings.harmful_variables(site)),
-        "environ.override_of_other_family": any(one.state is CheckState.RED for one in settings.override(site)),
+        "system.numa_balancing": machine.text("/proc/sys/kernel/numa_balancing"),
+        "environ.advised": [one for one in _FOR_SPEED if one.partition("=")[0] not in machine.environ],
+        **_overrides(site),
     }
+    visible = {name: machine.environ[name].strip() for name in _VISIBLE if name in machine.environ}
+    found["environ.hides_all"] = not {"", "-1"}.isdisjoint(visible.values())
+    found["environ.hides_twice"] = _VISIBLE[0] in visible and len(set(visible.values())) > 1
     found |= {f"environ.{name}": value for name, value in config.reported(machine.environ).items()}
     if pages.isdigit() and memory:
         found["memory.ttm_percent"] = 400 * int(pages) // int(memory[1])
@@ -115,8 +197,20 @@ def _system(site: Site) -> dict[str, object]:
     return found
 
 
-def _access(machine: Machine) -> dict[str, object]:
-    kfd, *renders = device_nodes(machine)
+def _overrides(site: Site) -> dict[str, object]:
+    """Whether HSA_OVERRIDE_GFX_VERSION names code that a GPU can run: that of its family."""
+    value = site.machine.environ.get("HSA_OVERRIDE_GFX_VERSION", "")
+    wanted = architecture(name_of_override(value))
+    families = {gpu.architecture.family.split(".")[0] for gpu in site.gpus if gpu.architecture}
+    found: dict[str, object] = {"environ.override_form": bool(name_of_override(value))} if value else {}
+    found["environ.override_of_other_family"] = bool(wanted and families) and not (
+        wanted is None or wanted.family.split(".")[0] in families
+    )
+    return found
+
+
+def access_facts(site: Site) -> dict[str, object]:
+    kfd, *renders = device_nodes(site.machine)
     states = {(False, False): "missing", (True, False): "refused", (True, True): "allowed"}
     render = [states[node.exists, node.may_open] for node in renders] or ["missing"]
     return {
@@ -126,7 +220,7 @@ def _access(machine: Machine) -> dict[str, object]:
     }
 
 
-def _software(site: Site) -> dict[str, object]:
+def software_facts(site: Site) -> dict[str, object]:
     torch, trees = site.torch, site.rocm
     listed = [tree_version(site.machine, tree) for tree in trees]
     found: dict[str, object] = {
@@ -144,22 +238,39 @@ def _software(site: Site) -> dict[str, object]:
     if theirs and any(listed):
         found["torch.rocm_major_differs"] = theirs[0] != (versions.parse(listed[0]) or theirs)[0]
     found["torch.archs"] = built_targets(torch) or None
+    found["torch.nightly"] = next(iter(re.findall(r"20\d{6}", torch.version)), None)
     installed: dict[str, str] = {}
     for one in distributions(path=list(sys.path if site.search is None else site.search)):
         name = re.sub(r"[-_.]+", "-", one.metadata["Name"] or "").lower()
         if name in PACKAGES:
             installed.setdefault(name, one.version)
     found |= {f"package.{name}": version for name, version in installed.items()}
+    others = [name for name in installed if name.startswith("onnxruntime")]
+    found["package.onnx_hidden"] = len(others) > 1 or "onnxruntime-gpu" in others
+    found["package.namesake"] = " in ".join(filter(None, other_gfxgraph(site.search)))
+    engines = [f"{name} {installed[name]}" for name in sorted(_ENGINES & installed.keys())]
+    engines += [name for name in _PROGRAMS if shutil.which(name)]
+    if migraphx_available(site.machine, trees) and not {"migraphx", "torch-migraphx"} & installed.keys():
+        engines.append("MIGraphX (library)")
+    if library := config.load().lib:
+        engines.append("native library" if Path(library).exists() else "native library (missing)")
+    found |= {"engines": engines, "engines.n": len(engines)}
+    if trees:
+        path = config.variables(["LD_LIBRARY_PATH"]).get("LD_LIBRARY_PATH", "")
+        found["rocm.hip"] = runtime_version(site.machine, path)
+        found["rocm.by_path"] = found["rocm.hip"] != runtime_version(site.machine)
+        found["rocm.shown"] = [f"{version or '?'} in {tree.path}" for version, tree in zip(listed, trees)]
     found["package.tritons"] = sum(name in installed for name in ("triton", "triton-rocm", "pytorch-triton-rocm"))
     companions = [installed.get(name, "") for name in ("torchvision", "torchaudio")]
-    found["package.other_platform"] = torch.kind == "rocm" and any(
-        "+cu" in one or "+cpu" in one for one in companions
-    )
+    found["torch.other_platform"] = torch.kind == "rocm" and any("+cu" in one or "+cpu" in one for one in companions)
     for folder in _library_folders(site):
         for file in folder.glob("lib*.so.[0-9]*"):
             if match := re.fullmatch(r"lib(amd_comgr|hipblaslt|amdhip64)\.so\.(\d+\.[\d.]+)", file.name):
                 found.setdefault(f"lib.{match[1]}", match[2])
     return found
+
+
+PARTS: tuple[Callable[[Site], dict[str, object]], ...] = (gpu_facts, system_facts, access_facts, software_facts)
 
 
 def _library_folders(site: Site) -> list[Path]:

@@ -95,7 +95,7 @@ def test_doctor_does_not_wait_for_a_machine_that_hangs(monkeypatch):
     from click.testing import CliRunner
 
     from gfxgraph.cli import doctor
-    from gfxgraph.hardware import checks
+    from gfxgraph.hardware import findings
 
     def ends(status):
         raise SystemExit(status)
@@ -103,7 +103,7 @@ def test_doctor_does_not_wait_for_a_machine_that_hangs(monkeypatch):
     never = threading.Event()
     monkeypatch.setattr(doctor, "detect", never.wait)
     monkeypatch.setattr(doctor.os, "_exit", ends)
-    monkeypatch.setattr(checks, "LIMIT_S", 0.05)
+    monkeypatch.setattr(findings, "LIMIT_S", 0.5)
     found = CliRunner().invoke(doctor.command, [])
     never.set()
     assert "did not answer within" in found.output and "engines" in found.output
@@ -111,13 +111,14 @@ def test_doctor_does_not_wait_for_a_machine_that_hangs(monkeypatch):
 
 def test_another_projects_gfxgraph_is_noticed(tmp_path):
     """PyPI's 1.1.0 beside this one is an amber finding with its folder; ours is none."""
-    from gfxgraph.hardware.checks import Site, installed
+    from gfxgraph.hardware import facts, findings
 
     def found(version):
         info = tmp_path / f"gfxgraph-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: gfxgraph\nVersion: {version}\n")
-        return installed.namesake(Site(search=[str(tmp_path)]))
+        known = facts.software_facts(facts.Site(search=[str(tmp_path)]))
+        return [one for one in findings.of(known) if one.name == "gfxgraph"]
 
     assert found("2.0.0") == []
     (finding,) = found("1.1.0")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gfxgraph.diagnostics import causes
-from gfxgraph.hardware import advice, bad_versions, defects, facts
-from gfxgraph.hardware.checks import Site, installed
+from gfxgraph.hardware import advice, bad_versions, defects, facts, findings
+from gfxgraph.hardware.facts import Site
 from tests.unit.hardware.trees import LAPTOP, Card, build, machine, write
 
 NO_GPU = "RuntimeError: No HIP GPUs are available"
@@ -72,7 +72,8 @@ def test_firmware_of_the_table_is_found_by_probe_doctor_and_explain(tmp_path: Pa
     write(tmp_path, file, "0x00000083")
     assert facts.probe(Site(machine(tmp_path), []))["bad"] == ["mes-0x83-gfx115x"]
     assert "proved: MES firmware 0x83" in explained(FAULT, tmp_path)
-    shown = installed.bad_versions(Site(machine(tmp_path), []))
+    known = facts.probe(Site(machine(tmp_path), []))
+    shown = [one for one in findings.of(known) if one.name == "known to be bad"]
     assert len(shown) == 1 and "MES firmware 0x83" in shown[0].en and "linux-firmware" in shown[0].fix
     write(tmp_path, file, "0x00000080")
     assert facts.probe(Site(machine(tmp_path), []))["bad"] == [] and "0x83" not in explained(FAULT, tmp_path)

@@ -4,15 +4,23 @@ import os
 
 import pytest
 
-from gfxgraph.hardware import checks, defect_environment, software
+from gfxgraph.hardware import defect_environment, facts, findings, software
 from gfxgraph.hardware.access import container, device_nodes
 from gfxgraph.hardware.architectures import architectures, name_of_override, name_of_target
-from gfxgraph.hardware.checks import CheckResult, CheckState, Site, check, host, settings
 from gfxgraph.hardware.device import device_info
+from gfxgraph.hardware.facts import Site
+from gfxgraph.hardware.findings import CheckResult, CheckState
 from gfxgraph.hardware.software import find_rocm, find_torch
 from gfxgraph.hardware.time_limit import Aside
 from gfxgraph.hardware.topology import gpus
 from tests.unit.hardware.trees import LAPTOP, MI300X, Card, build, machine, write
+
+
+def said(site: Site, name: str = "") -> list[CheckResult]:
+    """What doctor says of this machine, of one subject if named."""
+    known, lacking = findings.probe(site)
+    assert lacking == []
+    return [one for one in findings.of(known, site.machine.environ) if one.name.startswith(name)]
 
 
 def test_a_laptop_has_its_card_before_its_igpu(tmp_path):
@@ -39,18 +47,18 @@ def test_no_gpu(tmp_path):
     build(tmp_path, [], devices=False)
     assert gpus(machine(tmp_path)) == []
     assert device_info(machine=machine(tmp_path)).arch == ""
-    found = checks.run(checks.ALL, Site(machine(tmp_path), search=[]))
-    assert all(finding.state is not CheckState.RED for finding in found)
+    found = said(Site(machine(tmp_path), search=[]))
+    assert found and all(finding.state is not CheckState.RED for finding in found)
 
 
 def test_a_container_without_kfd_gets_the_docker_flags(tmp_path):
     """sysfs shows the card, /dev does not: the mend is a docker option, not a group."""
     build(tmp_path, LAPTOP[:1], devices=False)
     write(tmp_path, "/.dockerenv")
-    (finding,) = host.permissions(Site(machine(tmp_path)))
+    (finding,) = said(Site(machine(tmp_path)), "device files")
     assert finding.state is CheckState.RED
     assert "--device=/dev/kfd --device=/dev/dri" in finding.fix
-    assert "docker" in finding.en and "docker" in finding.zh
+    assert "container" in finding.en and "容器" in finding.zh
 
 
 def test_permission_follows_mode_and_group(tmp_path):
@@ -61,7 +69,7 @@ def test_permission_follows_mode_and_group(tmp_path):
         (tmp_path / name).chmod(0o660)
     stranger = machine(tmp_path)
     assert [node.may_open for node in device_nodes(stranger)] == [False, False]
-    (finding,) = host.permissions(Site(stranger))
+    (finding,) = said(Site(stranger), "device files")
     assert finding.state is CheckState.RED and finding.fix.startswith("sudo usermod -aG ")
     assert all(node.may_open for node in device_nodes(machine(tmp_path, groups=frozenset({gid}))))
 
@@ -92,20 +100,21 @@ def test_overrides(tmp_path):
 
 
 def test_an_override_of_another_generation_is_red(tmp_path):
-    """RDNA2 told to run RDNA3 code: named with both families and the right value."""
+    """RDNA2 told to run RDNA3 code; the right value, and one that is no version, are told apart from it."""
     build(tmp_path, [Card(100301, 80, 12 << 30, 3, 0x73DF)])
-    (finding,) = settings.override(Site(machine(tmp_path, HSA_OVERRIDE_GFX_VERSION="11.0.0")))
+    (finding,) = said(Site(machine(tmp_path, HSA_OVERRIDE_GFX_VERSION="11.0.0")), "override")
     assert finding.state is CheckState.RED
-    assert "RDNA2" in finding.en and "RDNA3" in finding.en
-    assert finding.fix == "export HSA_OVERRIDE_GFX_VERSION=10.3.0"
-    (fine,) = settings.override(Site(machine(tmp_path, HSA_OVERRIDE_GFX_VERSION="10.3.0")))
-    assert fine.state is CheckState.GREEN
+    assert "another family" in finding.en and finding.fix == "unset HSA_OVERRIDE_GFX_VERSION"
+    (fine,) = said(Site(machine(tmp_path, HSA_OVERRIDE_GFX_VERSION="10.3.0")), "override")
+    assert fine.state is CheckState.GREEN and fine.en == "gfx1031 runs as gfx1030"
+    (misspelt,) = said(Site(machine(tmp_path, HSA_OVERRIDE_GFX_VERSION="gfx1030")), "override")
+    assert misspelt.state is CheckState.RED and "HSA_OVERRIDE_GFX_VERSION=gfx1030" in misspelt.en
 
 
 def test_a_link_without_atomics_is_named(tmp_path):
     """CRAT flags 4 and 8 on the PCIe link mean no atomics."""
     build(tmp_path, [Card(100300, 120, 16 << 30, 3, 0x73BF, links=[(2, 0b1101)])])
-    (finding,) = host.pcie_atomics(Site(machine(tmp_path)))
+    (finding,) = said(Site(machine(tmp_path)), "PCIe")
     assert finding.state is CheckState.AMBER and "gfx1030 at 0000:03:00.0" in finding.en
 
 
@@ -117,19 +126,19 @@ def test_host_settings_that_hurt_several_gpus(tmp_path):
         write(root, "/sys/class/iommu/ivhd0/x")
         write(root, "/proc/cmdline", "quiet splash")
         site = Site(machine(root))
-        assert [f.name for f in host.iommu(site)] == names
+        assert [f.name for f in said(site, "IOMMU")] == names
 
 
 def test_what_amd_asks_of_an_instinct_host(tmp_path):
     """NUMA balancing, and variables that are not set; nothing on another card."""
     write(tmp_path, "/proc/sys/kernel/numa_balancing", "1\n")
     build(tmp_path, MI300X)
-    numa, variables = host.instinct_speed(Site(machine(tmp_path, GPU_MAX_HW_QUEUES="4")))
+    numa, variables = said(Site(machine(tmp_path, GPU_MAX_HW_QUEUES="4")), "speed")
     assert (numa.state, variables.state) == (CheckState.AMBER, CheckState.GREEN) and "numa_balancing" in numa.fix
     assert "HIP_FORCE_DEV_KERNARG=1" in variables.en and "GPU_MAX_HW_QUEUES" not in variables.en
     other = tmp_path / "other"
     build(other, LAPTOP)
-    assert host.instinct_speed(Site(machine(other))) == []
+    assert said(Site(machine(other)), "speed") == []
 
 
 def test_a_driver_many_releases_older_than_rocm_is_amber(tmp_path):
@@ -138,7 +147,7 @@ def test_a_driver_many_releases_older_than_rocm_is_amber(tmp_path):
     write(tmp_path, "/sys/module/amdgpu/version", "6.7.0")
     write(tmp_path, "/opt/rocm-7.1.0/.info/version", "7.1.0-42")
     (tmp_path / "opt/rocm").symlink_to("rocm-7.1.0")
-    (finding,) = host.kernel_driver(Site(machine(tmp_path)))
+    (finding,) = said(Site(machine(tmp_path)), "kernel driver")
     assert finding.state is CheckState.AMBER and "6.1" in finding.en and "7.1" in finding.en
 
 
@@ -183,7 +192,7 @@ def test_a_distributions_rocm_has_its_runtimes_version(tmp_path, monkeypatch, li
     write(tmp_path, "/usr/lib/x86_64-linux-gnu/libamdhip64.so.6.4.43484")
     write(tmp_path, "/opt/other/libamdhip64.so.7.2.53211")
     monkeypatch.setenv("LD_LIBRARY_PATH", library_path)
-    (found,) = checks.installed.rocm(Site(machine(tmp_path)))
+    (found,) = said(Site(machine(tmp_path)), "ROCm")
     assert found.en == f"6.4 in /usr{tail}"
 
 
@@ -223,7 +232,7 @@ def test_no_torch(tmp_path):
 def test_variables_that_hurt(tmp_path, environ, words):
     """Each is named with its value and how to remove it."""
     build(tmp_path, [Card(100300, 120, 16 << 30, 3, 0x73BF)])
-    (finding,) = settings.harmful_variables(Site(machine(tmp_path, **environ)))
+    (finding,) = said(Site(machine(tmp_path, **environ)), "variables")
     assert words in finding.en and finding.fix and finding.state is not CheckState.GREEN
 
 
@@ -237,21 +246,22 @@ def test_variables_that_hurt(tmp_path, environ, words):
 )
 def test_variables_that_do_not_hurt(tmp_path, environ):
     """Harmless values stay unmentioned."""
-    assert settings.harmful_variables(Site(machine(tmp_path, **environ))) == []
+    assert said(Site(machine(tmp_path, **environ)), "variables") == []
 
 
-def test_a_check_that_hangs_is_reported_in_time(tmp_path):
-    """doctor never waits for longer than the limit."""
+def test_a_part_that_hangs_is_reported_in_time(tmp_path, monkeypatch):
+    """doctor never waits for longer than the limit, and goes on with the other parts."""
     import threading
 
     never = threading.Event()
 
-    def stuck(site: Site) -> list[CheckResult]:
+    def stuck(site: Site) -> dict[str, object]:
         never.wait()
-        return []
+        return {}
 
-    (finding,) = check.run([stuck], Site(machine(tmp_path)), limit_s=0.05)
-    assert finding.state is CheckState.AMBER and "did not answer" in finding.en
+    monkeypatch.setattr(facts, "PARTS", (stuck, facts.access_facts))
+    known, (finding,) = findings.probe(Site(machine(tmp_path)), 0.05)
+    assert finding.state is CheckState.AMBER and "did not answer" in finding.en and known["access.kfd"] == "missing"
     with pytest.raises(TimeoutError):
         Aside().within(0.05, never.wait)
     never.set()

@@ -86,12 +86,12 @@ _LANG = {"en": "en", "english": "en", "zh": "zh", "cn": "zh", "chinese": "zh"}
 
 def _choice(kind: type[StrEnum], on: Any = None, off: Any = None, **others: Any) -> Parser:
     """The words of an enumeration, others by name, and 1 and 0 for two of its members."""
-    words: dict[str, Any] = {member.value: member for member in kind} | others
+    words: dict[str, object] = {member.value: member for member in kind} | others
     words |= {word: member for some, member in ((_TRUE, on), (_FALSE, off)) if member is not None for word in some}
     return _one_of(words)
 
 
-def _one_of(words: Mapping[str, Any]) -> Parser:
+def _one_of(words: Mapping[str, object]) -> Parser:
     def parse(value: str, environ: Mapping[str, str]) -> Any:
         if value.lower() not in words:
             raise ValueError(value)
@@ -286,7 +286,7 @@ LOOKS_UP_VARIABLES = getattr(getattr(os.environ, "encodekey", None), "__code__",
 """The code that runs wherever a variable of the environment is looked up."""
 
 
-def environment() -> dict[Any, Any]:
+def environment() -> dict[str, object]:
     """What holds this process's environment."""
     return vars(os.environ)["_data"]  # type: ignore[no-any-return]
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from types import ModuleType
 from typing import Any, ClassVar
 
 from gfxgraph.adapters._needs import NeededName, missing
@@ -147,7 +148,7 @@ class Adapter(ABC):
                 del _refused[why]
 
     @abstractmethod
-    def put_in_place(self, undo: Replaced, part: object) -> None:
+    def put_in_place(self, undo: Replaced, part: ModuleType) -> None:
         """Make the replacements in one of the engine's modules.
 
         Args:

@@ -30,6 +30,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from gfxgraph import config, torch_names
@@ -108,11 +109,11 @@ class GraphedProgram(GraphedObject):
         if not self.enabled:
             vars(self).update(run=program.run, run_async=program.run_async)
 
-    def run(self, params: Params) -> list[Any]:
+    def run(self, params: Params) -> list[object]:
         """Like ``program.run``, on torch's current stream: results are complete after ``migraphx.gpu_sync()``."""
         return self._run(params, None, lambda: self.program.run(params))
 
-    def run_async(self, params: Params, stream: int, stream_name: str) -> list[Any]:
+    def run_async(self, params: Params, stream: int, stream_name: str) -> list[object]:
         """Like ``program.run_async``: in order on ``stream``, a handle."""
         return self._run(params, stream, lambda: self.program.run_async(params, stream, stream_name))
 
@@ -129,7 +130,7 @@ class GraphedProgram(GraphedObject):
 
     # -- one run --------------------------------------------------------------------------------------
 
-    def _run(self, params: Params, handle: int | None, plain: Callable[[], list[Any]]) -> list[Any]:
+    def _run(self, params: Params, handle: int | None, plain: Callable[[], list[object]]) -> list[object]:
         """``handle`` is the caller's stream; None: torch's current one."""
         torch = _torch()
         if torch is None:
@@ -160,16 +161,18 @@ class GraphedProgram(GraphedObject):
                 return list(timed.timed(way, self._either(way, params, captured, stream)))
             return self._launch(params, captured, plain)
 
-    def _either(self, way: str, params: Params, captured: _ProgramGraph, stream: object) -> Callable[[], list[Any]]:
+    def _either(
+        self, way: str, params: Params, captured: _ProgramGraph, stream: object
+    ) -> Callable[[], list[object]]:
         if way == "eager":
             return lambda: self._eagerly(params, stream)
         return lambda: self._launch(params, captured, lambda: self._eagerly(params, stream))
 
-    def _eagerly(self, params: Params, stream: Any) -> list[Any]:
+    def _eagerly(self, params: Params, stream: Any) -> list[object]:
         """Run launch by launch, in order on ``stream``."""
         return list(self.program.run_async(params, stream.cuda_stream, STREAM))
 
-    def _launch(self, params: Params, captured: _ProgramGraph, plain: Callable[[], list[Any]]) -> list[Any]:
+    def _launch(self, params: Params, captured: _ProgramGraph, plain: Callable[[], list[object]]) -> list[object]:
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
@@ -194,7 +197,7 @@ class GraphedProgram(GraphedObject):
         self._last = stream.cuda_stream, stream.record_event(self._last[1] if self._last else None)
         return list(captured.results)
 
-    def _fall_back(self, reason: str, plain: Callable[[], list[Any]]) -> list[Any]:
+    def _fall_back(self, reason: str, plain: Callable[[], list[object]]) -> list[object]:
         """Run without graphs from now on, and report why; the first reason is kept."""
         if not self.why_eager:
             self.why_eager = reason
@@ -204,7 +207,7 @@ class GraphedProgram(GraphedObject):
 
     # -- capture ----------------------------------------------------------------------------------------
 
-    def _first(self, params: Params, stream: object, plain: Callable[[], list[Any]]) -> list[Any]:
+    def _first(self, params: Params, stream: object, plain: Callable[[], list[object]]) -> list[object]:
         """Capture for these addresses, then do the run's work, because a capture computes nothing."""
         if len(self._graphs) >= MOST_GRAPHS and not self._fix_what_moves(params):
             del self._graphs[next(iter(self._graphs))]  # it is outputs or shapes that change
@@ -247,7 +250,7 @@ class GraphedProgram(GraphedObject):
         self.n_captures += 1
         return _ProgramGraph(graph, list(made), pool, _state().validate_replays), ""
 
-    def _checked(self, params: Params, captured: _ProgramGraph, stream: object) -> list[Any]:
+    def _checked(self, params: Params, captured: _ProgramGraph, stream: object) -> list[object]:
         """Launch, then run eagerly on the same inputs, and compare; the eager results stand."""
         captured.n_unchecked -= 1
         views = [_bytes(argument) for argument in _once(params.values())]
@@ -349,7 +352,7 @@ class MigraphxAdapter(Adapter):
     def wanted(self, settings: Config) -> bool:
         return settings.migraphx_graphs
 
-    def put_in_place(self, undo: Replaced, part: Any) -> None:
+    def put_in_place(self, undo: Replaced, part: ModuleType) -> None:
         own = _Own(part.program.run, part.program.run_async)
         undo.replace(part.program, "run", lambda program, params: own.graphed(program).run(params))
         undo.replace(
@@ -367,7 +370,7 @@ class _Own:
         self.run, self.run_async = run, run_async
         self.found: dict[int, GraphedProgram] = {}
 
-    def graphed(self, program: object) -> GraphedProgram:
+    def graphed(self, program: Any) -> GraphedProgram:
         found = self.found.get(id(program))
         if found is None:
             found = self.found[id(program)] = GraphedProgram(
@@ -396,7 +399,7 @@ def _key(params: Params) -> tuple[Any, ...]:
     return tuple((name, params[name].data_ptr(), *_about(params[name].get_shape())) for name in sorted(params))
 
 
-def _about(shape: Any) -> tuple[Any, ...]:
+def _about(shape: Any) -> tuple[object, ...]:
     return shape.type_string(), tuple(shape.lens()), tuple(shape.strides())
 
 
@@ -428,7 +431,7 @@ def _n_nodes(graph: object) -> int:
     return len(_state().driver.nodes(raw_graph(graph)))
 
 
-def _once(arguments: Iterable[Any]) -> list[Any]:
+def _once(arguments: Iterable[Any]) -> list[object]:
     """One argument for each address, the longest."""
     found: dict[int, Any] = {}
     for argument in arguments:
@@ -459,7 +462,7 @@ def _typed(argument: Any) -> Any:
     return _bytes(argument).view(dtype)
 
 
-def _worst(replayed: list[Any], eager: list[Any]) -> str:
+def _worst(replayed: list[object], eager: list[object]) -> str:
     """What differs by more than rounding; "" if nothing does."""
     # lazily: adapters are listed and asked about where there is no torch
     from gfxgraph.capture.replay.validation import compare

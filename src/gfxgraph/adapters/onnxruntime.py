@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from gfxgraph import config
@@ -81,8 +82,8 @@ class GraphedSession(GraphedObject):
         self,
         model: Any,
         sess_options: Any = None,
-        providers: Sequence[Any] | None = None,
-        provider_options: Sequence[Any] | None = None,
+        providers: Sequence[object] | None = None,
+        provider_options: Sequence[object] | None = None,
         *,
         graphs: bool = True,
         ort: Any = None,
@@ -105,7 +106,9 @@ class GraphedSession(GraphedObject):
         self.provider = self.session.get_providers()[0]
         self._names = [output.name for output in self.session.get_outputs()]
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any = None) -> list[Any]:
+    def run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any = None
+    ) -> list[object]:
         """Like ``InferenceSession.run``: numpy arrays in, numpy arrays owned by the caller out.
 
         With the caller's own run options, the session runs as without us.
@@ -161,7 +164,7 @@ class GraphedSession(GraphedObject):
             self._note(f"ONNX Runtime's graphs are off: {why}")
         return self._make(self._asked) if session is None else session
 
-    def _make(self, providers: Sequence[Any]) -> Any:
+    def _make(self, providers: Sequence[object]) -> Any:
         return self._class(self._model, providers=list(providers), **self._more)
 
     def _give_up(self, reason: str) -> None:
@@ -173,11 +176,11 @@ class GraphedSession(GraphedObject):
 
     # -- running ------------------------------------------------------------------------------------------
 
-    def _exactly(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    def _exactly(self, feeds: Mapping[str, Any]) -> dict[str, object]:
         """Run with its own memory, without a graph."""
         return dict(zip(self._names, self.session.run(self._names, dict(feeds), self._options(NO_GRAPH))))
 
-    def _bound(self, key: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    def _bound(self, key: Any, feeds: Mapping[str, Any]) -> dict[str, object]:
         """Run on the buffers of these shapes; the first times, where replays are validated, beside a plain run."""
         try:
             made = self._made[key] if key in self._made else self._bind(key, feeds)
@@ -257,18 +260,18 @@ class OnnxruntimeAdapter(Adapter):
     def wanted(self, settings: Config) -> bool:
         return False  # a session for each model more: only on request by name
 
-    def put_in_place(self, undo: Replaced, part: Any) -> None:
+    def put_in_place(self, undo: Replaced, part: ModuleType) -> None:
         undo.replace(part, "InferenceSession", GraphedSession)
 
 
-def _best(ort: Any) -> list[str]:
+def _best(ort: ModuleType) -> list[str]:
     """The first of the known providers that the build has, followed by the CPU."""
     available = ort.get_available_providers()
     found = [name for name in OPTIONS if name in available]
     return [found[0], *(["CPUExecutionProvider"] if found[0] != "CPUExecutionProvider" else [])]
 
 
-def _parts(asked: Any) -> tuple[str, dict[str, Any]]:
+def _parts(asked: Any) -> tuple[str, dict[str, object]]:
     return (asked, {}) if isinstance(asked, str) else (asked[0], dict(asked[1]))
 
 
@@ -287,7 +290,7 @@ def _worst(results: Mapping[str, Any], right: Mapping[str, Any]) -> str:
     return ""
 
 
-def _failures(ort: Any) -> tuple[type[Exception], ...]:
+def _failures(ort: ModuleType) -> tuple[type[Exception], ...]:
     """The exceptions of ONNX Runtime, which have no base class of their own."""
     state = getattr(getattr(ort, "capi", None), "onnxruntime_pybind11_state", None)
     names = ("Fail", "RuntimeException", "InvalidArgument", "InvalidGraph", "EPFail", "NotImplemented", "EngineError")

@@ -21,6 +21,7 @@ import logging
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 import gfxgraph
@@ -69,7 +70,7 @@ class SglangAdapter(Adapter):
     }
     tested = "0.5.23"
 
-    def put_in_place(self, undo: Replaced, part: Any) -> None:
+    def put_in_place(self, undo: Replaced, part: ModuleType) -> None:
         if part.__name__ == _PIECEWISE:
             owner = part.CUDAPiecewiseBackend
             undo.replace(owner, "__call__", _surviving(owner.__call__, part))
@@ -154,12 +155,12 @@ def _leave_capture() -> None:
             capture.__exit__(None, None, None)
 
 
-def _surviving(original: Callable[..., Any], module: Any) -> Callable[..., Any]:
+def _surviving(original: Callable[..., object], module: ModuleType) -> Callable[..., object]:
     """Wrap ``__call__`` of a compiled piece, so that it continues after a failed capture."""
 
     @functools.wraps(original)
     def __call__(self: Any, *args: object) -> Any:
-        eager: dict[Any, Downgraded] = self.__dict__.setdefault("_gfxgraph_eager", {})
+        eager: dict[object, Downgraded] = self.__dict__.setdefault("_gfxgraph_eager", {})
         shape = args[self.sym_shape_indices[0]] if self.sym_shape_indices else None
         if shape in eager:
             return eager[shape](*args)

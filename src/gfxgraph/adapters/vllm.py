@@ -17,6 +17,7 @@ import functools
 import sys
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 from gfxgraph.adapters._eager_fallback import Downgraded, attempt, report
@@ -51,7 +52,7 @@ class VllmAdapter(Adapter):
     }
     tested = "0.33.0"
 
-    def put_in_place(self, undo: Replaced, part: Any) -> None:
+    def put_in_place(self, undo: Replaced, part: ModuleType) -> None:
         if part.__name__ == _FULL:
             wrapper, entries, graph = part.CUDAGraphWrapper, "concrete_cudagraph_entries", "cudagraph"
             clean = _nothing
@@ -64,8 +65,8 @@ class VllmAdapter(Adapter):
 
 
 def _surviving(
-    original: Callable[..., Any], contexts: object, entries_name: str, graph_name: str, clean: Callable[[], None]
-) -> Callable[..., Any]:
+    original: Callable[..., object], contexts: object, entries_name: str, graph_name: str, clean: Callable[[], None]
+) -> Callable[..., object]:
     """Wrap ``__call__`` of a wrapper, so that it continues after a failed capture.
 
     Args:
@@ -79,7 +80,7 @@ def _surviving(
         key = _key(self, contexts, args, kwargs)
         if key is None:
             return original(self, *args, **kwargs)
-        eager: dict[Any, Downgraded] = self.__dict__.setdefault("_gfxgraph_eager", {})
+        eager: dict[object, Downgraded] = self.__dict__.setdefault("_gfxgraph_eager", {})
         if key in eager:
             return eager[key](*args, **kwargs)
         entries = getattr(self, entries_name)
@@ -106,7 +107,7 @@ def _surviving(
     return __call__
 
 
-def _forgetting(original: Callable[..., Any]) -> Callable[..., Any]:
+def _forgetting(original: Callable[..., object]) -> Callable[..., object]:
     """Wrap ``clear_graphs`` of a wrapper: graphs that became eager may be tried again."""
 
     @functools.wraps(original)

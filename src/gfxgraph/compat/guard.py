@@ -56,7 +56,7 @@ def validate_layout(t: Any, name: str = "tensor") -> list[str]:
     return [f"{name}: {_WORDS[each]} (stride={tuple(t.stride())})" for each in found.oddities if each in _WORDS]
 
 
-def make_safe(t: object, name: str = "tensor") -> tuple[Any, bool]:
+def make_safe(t: object, name: str = "tensor") -> tuple[object, bool]:
     """A tensor with safe strides.
 
     Args:
@@ -71,7 +71,7 @@ def make_safe(t: object, name: str = "tensor") -> tuple[Any, bool]:
     return layout.make_safe(t), True
 
 
-def make_capture_safe(obj: object) -> tuple[Any, int]:
+def make_capture_safe(obj: object) -> tuple[object, int]:
     """``obj`` with every tensor in it made safe, and how many were copied."""
     n_copied = 0
 

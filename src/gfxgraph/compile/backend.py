@@ -25,10 +25,10 @@ NAMES = ("gfxgraph", "hipgraph_bridge")
 
 def gfxgraph(
     gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
+    example_inputs: Sequence[object],
     *,
     mode: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> Any:
     """Compile a traced graph. New in 2.0.
 
@@ -56,7 +56,7 @@ def _max_graphs(most: Any) -> int:
     return most
 
 
-def _inductors(mode: str | None, options: dict[str, Any]) -> dict[str, Any]:
+def _inductors(mode: str | None, options: dict[str, object]) -> dict[str, object]:
     """Inductor's configuration, checked as ``torch.compile`` does for Inductor itself."""
     wrapper = torch_names._TorchCompileInductorWrapper(mode, options, None)
     return {**wrapper.config, **simulated.settings()}

@@ -48,7 +48,7 @@ class Expressions:
     """The rows of one program, and their values in its latest replay."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[Callable[..., Any] | None, tuple[Any, ...]]] = []
+        self.rows: list[tuple[Callable[..., object] | None, tuple[object, ...]]] = []
         self.values: dict[int, Any] = {}
 
     def add(self, value: object, func: Callable[..., Any] | None = None, args: tuple[Any, ...] = ()) -> Ref:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from gfxgraph.types import Where
@@ -81,7 +82,7 @@ class Entry:
     args: Any
     kwargs: Any
     outputs: Any
-    code: Any = None
+    code: CodeType | None = None
     lasti: int = -1
     node_end: Any = 0
 
@@ -101,7 +102,7 @@ class Entry:
         return where_of(self.code, self.lasti)
 
 
-def where_of(code: Any, lasti: int) -> Where:
+def where_of(code: CodeType | None, lasti: int) -> Where:
     """The source line of an instruction; an empty place if there was no user frame."""
     if code is None:
         return Where("<no Python frame>", 0)
@@ -118,7 +119,7 @@ class Opaque:
     """Nodes that appeared between two operations: launches outside torch's dispatcher."""
 
     before_entry: int
-    code: Any = None
+    code: CodeType | None = None
     lasti: int = -1
     last_node: int = 0
     names: tuple[str, ...] = ()

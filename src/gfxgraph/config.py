@@ -84,7 +84,7 @@ _GUARD = {word: tier for tier, words in _TIERS.items() for word in words}
 _LANG = {"en": "en", "english": "en", "zh": "zh", "cn": "zh", "chinese": "zh"}
 
 
-def _choice(kind: type[StrEnum], on: Any = None, off: Any = None, **others: Any) -> Parser:
+def _choice(kind: type[StrEnum], on: object = None, off: object = None, **others: object) -> Parser:
     """The words of an enumeration, others by name, and 1 and 0 for two of its members."""
     words: dict[str, object] = {member.value: member for member in kind} | others
     words |= {word: member for some, member in ((_TRUE, on), (_FALSE, off)) if member is not None for word in some}
@@ -157,7 +157,7 @@ _flag = _one_of(
 )
 
 
-def _read(variable: str, allowed: str, parse: Parser, default: Any) -> Any:
+def _read(variable: str, allowed: str, parse: Parser, default: object) -> Any:
     """A field of `Config`: the variable that sets it, and the values that it takes, in words."""
     return field(default=default, metadata={"variable": variable, "allowed": allowed, "parse": parse})
 
@@ -398,7 +398,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
     source = os.environ if environ is None else environ
     problems: list[Problem] = []
 
-    def read(variable: str, parse: Parser, default: Any) -> Any:
+    def read(variable: str, parse: Parser, default: object) -> Any:
         value = source.get(variable, "").strip()
         try:
             return parse(value, source) if value else default

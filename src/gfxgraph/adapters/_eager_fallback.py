@@ -111,8 +111,7 @@ def is_interrupt(error: BaseException) -> bool:
 
 def report(engine: str, graph: str, error: BaseException) -> None:
     """Count that one of an engine's graphs became eager, and log it the first time."""
-    why = first_line(error)
-    process.tell("fallback", f"{engine}: a graph could not be captured; it runs eagerly ({why})", graph)
+    process.tell("fallback", f"{engine}: a graph could not be captured; it runs eagerly ({first_line(error)})", graph)
 
 
 def any_rank_failed(group: Any, failed: bool) -> bool:

@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from types import ModuleType
 from typing import Any, ClassVar
 
 from gfxgraph.adapters._needs import NeededName, missing
@@ -66,7 +65,7 @@ class GraphedObject:
 class OwnMethods:
     """An engine's object with the methods that an adapter has replaced; holds it weakly."""
 
-    def __init__(self, held: object, **methods: Callable[..., Any]) -> None:
+    def __init__(self, held: object, **methods: Callable[..., object]) -> None:
         self._held, self._methods = weakref.ref(held), methods
 
     def __getattr__(self, name: str) -> Any:
@@ -148,7 +147,7 @@ class Adapter(ABC):
                 del _refused[why]
 
     @abstractmethod
-    def put_in_place(self, undo: Replaced, part: ModuleType) -> None:
+    def put_in_place(self, undo: Replaced, part: object) -> None:
         """Make the replacements in one of the engine's modules.
 
         Args:

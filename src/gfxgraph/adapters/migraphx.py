@@ -30,7 +30,6 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 from gfxgraph import config, torch_names
@@ -161,9 +160,7 @@ class GraphedProgram(GraphedObject):
                 return list(timed.timed(way, self._either(way, params, captured, stream)))
             return self._launch(params, captured, plain)
 
-    def _either(
-        self, way: str, params: Params, captured: _ProgramGraph, stream: object
-    ) -> Callable[[], list[object]]:
+    def _either(self, way: str, params: Params, captured: _ProgramGraph, stream: object) -> Callable[[], list[Any]]:
         if way == "eager":
             return lambda: self._eagerly(params, stream)
         return lambda: self._launch(params, captured, lambda: self._eagerly(params, stream))
@@ -352,7 +349,7 @@ class MigraphxAdapter(Adapter):
     def wanted(self, settings: Config) -> bool:
         return settings.migraphx_graphs
 
-    def put_in_place(self, undo: Replaced, part: ModuleType) -> None:
+    def put_in_place(self, undo: Replaced, part: Any) -> None:
         own = _Own(part.program.run, part.program.run_async)
         undo.replace(part.program, "run", lambda program, params: own.graphed(program).run(params))
         undo.replace(
@@ -366,7 +363,7 @@ class MigraphxAdapter(Adapter):
 class _Own:
     """The programs of a process, by identity: they compare by content and cannot be hashed."""
 
-    def __init__(self, run: Callable[..., Any], run_async: Callable[..., Any]) -> None:
+    def __init__(self, run: Callable[..., object], run_async: Callable[..., object]) -> None:
         self.run, self.run_async = run, run_async
         self.found: dict[int, GraphedProgram] = {}
 

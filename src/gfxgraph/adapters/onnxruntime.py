@@ -23,7 +23,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 from gfxgraph import config
@@ -106,9 +105,7 @@ class GraphedSession(GraphedObject):
         self.provider = self.session.get_providers()[0]
         self._names = [output.name for output in self.session.get_outputs()]
 
-    def run(
-        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any = None
-    ) -> list[object]:
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any = None) -> list[Any]:
         """Like ``InferenceSession.run``: numpy arrays in, numpy arrays owned by the caller out.
 
         With the caller's own run options, the session runs as without us.
@@ -260,11 +257,11 @@ class OnnxruntimeAdapter(Adapter):
     def wanted(self, settings: Config) -> bool:
         return False  # a session for each model more: only on request by name
 
-    def put_in_place(self, undo: Replaced, part: ModuleType) -> None:
+    def put_in_place(self, undo: Replaced, part: Any) -> None:
         undo.replace(part, "InferenceSession", GraphedSession)
 
 
-def _best(ort: ModuleType) -> list[str]:
+def _best(ort: Any) -> list[str]:
     """The first of the known providers that the build has, followed by the CPU."""
     available = ort.get_available_providers()
     found = [name for name in OPTIONS if name in available]
@@ -290,7 +287,7 @@ def _worst(results: Mapping[str, Any], right: Mapping[str, Any]) -> str:
     return ""
 
 
-def _failures(ort: ModuleType) -> tuple[type[Exception], ...]:
+def _failures(ort: Any) -> tuple[type[Exception], ...]:
     """The exceptions of ONNX Runtime, which have no base class of their own."""
     state = getattr(getattr(ort, "capi", None), "onnxruntime_pybind11_state", None)
     names = ("Fail", "RuntimeException", "InvalidArgument", "InvalidGraph", "EPFail", "NotImplemented", "EngineError")

@@ -21,7 +21,6 @@ import logging
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from types import ModuleType
 from typing import Any
 
 import gfxgraph
@@ -70,7 +69,7 @@ class SglangAdapter(Adapter):
     }
     tested = "0.5.23"
 
-    def put_in_place(self, undo: Replaced, part: ModuleType) -> None:
+    def put_in_place(self, undo: Replaced, part: Any) -> None:
         if part.__name__ == _PIECEWISE:
             owner = part.CUDAPiecewiseBackend
             undo.replace(owner, "__call__", _surviving(owner.__call__, part))
@@ -155,7 +154,7 @@ def _leave_capture() -> None:
             capture.__exit__(None, None, None)
 
 
-def _surviving(original: Callable[..., object], module: ModuleType) -> Callable[..., object]:
+def _surviving(original: Callable[..., object], module: Any) -> Callable[..., object]:
     """Wrap ``__call__`` of a compiled piece, so that it continues after a failed capture."""
 
     @functools.wraps(original)

@@ -20,7 +20,6 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gfxgraph import torch_names
@@ -98,7 +97,7 @@ class TransformersAdapter(Adapter):
             restore(model)
         super().uninstall()
 
-    def put_in_place(self, undo: Replaced, part: ModuleType) -> None:
+    def put_in_place(self, undo: Replaced, part: Any) -> None:
         for name in ("_sample", *_LEFT_ALONE):
             undo.replace(part.GenerationMixin, name, _ours(name, getattr(part.GenerationMixin, name)))
 

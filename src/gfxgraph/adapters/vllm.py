@@ -17,7 +17,6 @@ import functools
 import sys
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 from gfxgraph.adapters._eager_fallback import Downgraded, attempt, report
@@ -52,7 +51,7 @@ class VllmAdapter(Adapter):
     }
     tested = "0.33.0"
 
-    def put_in_place(self, undo: Replaced, part: ModuleType) -> None:
+    def put_in_place(self, undo: Replaced, part: Any) -> None:
         if part.__name__ == _FULL:
             wrapper, entries, graph = part.CUDAGraphWrapper, "concrete_cudagraph_entries", "cudagraph"
             clean = _nothing

@@ -128,7 +128,7 @@ def command(
     sanitizer: bool,
     report_file: str | None,
     quiet: bool,
-    **given: Any,
+    **given: object,
 ) -> None:
     """Run a program with safe graphs, in all of its processes.
 

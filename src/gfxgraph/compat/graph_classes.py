@@ -193,7 +193,7 @@ class ConditionalGraph:
                 process.tell("fallback", f"branch {name!r} could not be captured: {type(error).__name__}: {error}")
 
     @unbroken
-    def run(self, branch: Any, input_tensor: Tensor | None = None) -> Any:
+    def run(self, branch: object, input_tensor: Tensor | None = None) -> Any:
         """Run one branch.
 
         Args:
@@ -286,7 +286,7 @@ class OlderCapture:
             self._block.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         block, self._block = self._block, None
         if block is not None:
             block.__exit__(*error)

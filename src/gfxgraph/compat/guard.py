@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,7 +37,7 @@ def guard_level() -> int:
     return int(state.settings.guard) if state is not None else 0
 
 
-def validate_layout(t: Any, name: str = "tensor") -> list[str]:
+def validate_layout(t: object, name: str = "tensor") -> list[str]:
     """What is unsafe about a tensor's strides.
 
     A contiguous part of a larger storage is safe here, as in 1.1.0; ``gfxgraph.validate_layout`` names it, too.

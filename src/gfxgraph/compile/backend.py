@@ -48,7 +48,7 @@ def gfxgraph(
         return inductor_hook.compile_with(wanted, torch_names.compile_fx, gm, example_inputs, config)
 
 
-def _max_graphs(most: Any) -> int:
+def _max_graphs(most: object) -> int:
     """The option, refused now if invalid: at a call it would be refused in a region's terms."""
     if not isinstance(most, int) or isinstance(most, bool) or most < 1:
         fields = {"argument": "max_graphs", "value": repr(most), "allowed": "a whole number, 1 or more"}

@@ -106,12 +106,8 @@ def where_of(code: CodeType | None, lasti: int) -> Where:
     """The source line of an instruction; an empty place if there was no user frame."""
     if code is None:
         return Where("<no Python frame>", 0)
-    line = code.co_firstlineno
-    for start, end, number in code.co_lines():
-        if start <= lasti < end and number is not None:
-            line = number
-            break
-    return Where(code.co_filename, line, code.co_name)
+    lines = (line for start, end, line in code.co_lines() if start <= lasti < end and line is not None)
+    return Where(code.co_filename, next(lines, code.co_firstlineno), code.co_name)
 
 
 @dataclass(slots=True)

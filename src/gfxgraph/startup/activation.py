@@ -133,8 +133,7 @@ def _settings(
     if simulate is not None:
         changes["simulate"] = simulate if isinstance(simulate, str) else ("hip" if simulate else "")
     if debug:
-        changes["activation"] = Activation.DEBUG
-        changes["log_level"] = config.LogLevel.DEBUG
+        changes |= {"activation": Activation.DEBUG, "log_level": config.LogLevel.DEBUG}
     if validate is False:
         changes["validate_replays"] = 0
     elif validate:

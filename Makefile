@@ -59,6 +59,7 @@ check: $(VENV)/.ready-dev
 	@echo "check: import circles" && $(BIN)/python tools/import_circles.py
 	@echo "check: ratchet" && $(BIN)/python tools/ratchet.py
 	@echo "check: one writer of files" && $(BIN)/python tools/check_writes.py
+	@echo "check: names of files and decisions" && $(BIN)/python tools/check_references.py
 	@echo "check: private names of torch" && $(BIN)/python tools/check_torch_names.py
 	@echo "check: dependencies" && $(BIN)/python tools/check_dependencies.py
 	@echo "check: expressions of audit and catalogue" && $(BIN)/python tools/check_patterns.py

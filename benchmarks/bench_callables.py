@@ -50,7 +50,7 @@ _streams: list = []
 
 def by_hand(fn, args, pool=None):
     """Captured on another stream than it was warmed up on: a workspace of cuBLAS is then the graph's own, and
-    Inductor's graph trees, a peer in the same process, do not take it away (docs/decisions/0098)."""
+    Inductor's graph trees, a peer in the same process, do not take it away (decision 0098)."""
     if not _streams:
         _streams.extend((torch.cuda.Stream(), torch.cuda.Stream()))
     stream, capturing = _streams  # the same for all: the allocator keeps its blocks by stream

@@ -1,13 +1,13 @@
 """CPU time of a step with gradients, forward and backward, of ordinary modules.
 
-    python benchmarks/bench_training_step.py [--simulate] [--only NAME,NAME] [--reps N] [--out FILE]
-                                             [--profile NAME] [--parts]
+    python benchmarks/bench_training_step.py [--simulate] [--only NAME,NAME] [--reps N] [--out FILE] [--profile NAME]
+                                             [--parts]
 
 For each module: eager, ``gfxgraph.graphed``, ``torch.cuda.make_graphed_callables``; microseconds of CPU of the whole
 process (``time.process_time``: autograd runs a backward in a thread of its own), the median of the repeats. The ways
-are measured in turn within each repeat. ``--parts`` prints what the parts of a graphed step cost,
-each in a loop of its own; ``--simulate`` runs in the simulator, whose operations are Python: there a
-launch of a graph executes nothing while it is timed, so that what is left is ours and torch's.
+are measured in turn within each repeat. ``--parts`` prints what the parts of a graphed step cost, each in a loop of
+its own; ``--simulate`` runs in the simulator, whose operations are Python: there a launch of a graph executes nothing
+while it is timed, so that what is left is ours and torch's.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -53,7 +54,10 @@ def difference(one, other) -> str:
 
 def run(program) -> dict:
     torch.manual_seed(0)
-    expected = program(lambda fn: fn)
+    try:
+        expected = program(lambda fn: fn)
+    except Exception as error:  # noqa: BLE001  outside of what is graphed: the simulator lacks something
+        return {"outcome": "raised in eager", "why": f"{type(error).__name__}: {str(error)[:200]}"}
     made = []
 
     def graphed(fn):
@@ -69,7 +73,9 @@ def run(program) -> dict:
         if why:
             found["why"] = why
     except Exception as error:  # noqa: BLE001  it is what is counted
-        found |= {"outcome": "raised", "why": f"{type(error).__name__}: {str(error)[:300]}"}
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        why = f"{type(error).__name__}: {str(error)[:300]} at {Path(at.filename).name}:{at.lineno}"
+        found |= {"outcome": "raised", "why": why}
     reasons = Counter()
     n_replays = 0
     for each in made:

@@ -1,7 +1,7 @@
 """Draw findings at random for a hand count of noise.
 
     python benchmarks/port_recall.py MIRRORS --set held --keep FOLDER
-    python benchmarks/port_noise.py FOLDER [--seed 20261121] [--count 200] > sample.md
+    python benchmarks/port_noise.py FOLDER [--seed 20261121] [--count 200] > SAMPLE.md
 
 Takes the findings that ``port_recall.py`` kept of the state before each port, draws the same number from each
 repository (all of them where there are fewer, and then more from the others), and prints each with its lines

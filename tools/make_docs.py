@@ -5,7 +5,7 @@
 Made from the code: the commands and the settings, which are kept in the repository, too (this tool writes them);
 the errors by group, the rules of the port audit by phase, the decisions and the public interface, which are not: in
 the repository pages link to the sources of these, on the site to the pages made of them. Files of the repository
-that pages link to (results of measurements, sources) are copied to ``files/``. ``mkdocs build`` makes the site.
+that pages link to (results of measurements, sources) are copied to ``files``. ``mkdocs build`` makes the site.
 """
 
 from __future__ import annotations

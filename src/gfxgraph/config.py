@@ -84,14 +84,14 @@ _GUARD = {word: tier for tier, words in _TIERS.items() for word in words}
 _LANG = {"en": "en", "english": "en", "zh": "zh", "cn": "zh", "chinese": "zh"}
 
 
-def _choice(kind: type[StrEnum], on: Any = None, off: Any = None, **others: Any) -> Parser:
+def _choice(kind: type[StrEnum], on: object = None, off: object = None, **others: object) -> Parser:
     """The words of an enumeration, others by name, and 1 and 0 for two of its members."""
-    words: dict[str, Any] = {member.value: member for member in kind} | others
+    words: dict[str, object] = {member.value: member for member in kind} | others
     words |= {word: member for some, member in ((_TRUE, on), (_FALSE, off)) if member is not None for word in some}
     return _one_of(words)
 
 
-def _one_of(words: Mapping[str, Any]) -> Parser:
+def _one_of(words: Mapping[str, object]) -> Parser:
     def parse(value: str, environ: Mapping[str, str]) -> Any:
         if value.lower() not in words:
             raise ValueError(value)
@@ -157,7 +157,7 @@ _flag = _one_of(
 )
 
 
-def _read(variable: str, allowed: str, parse: Parser, default: Any) -> Any:
+def _read(variable: str, allowed: str, parse: Parser, default: object) -> Any:
     """A field of `Config`: the variable that sets it, and the values that it takes, in words."""
     return field(default=default, metadata={"variable": variable, "allowed": allowed, "parse": parse})
 
@@ -289,7 +289,7 @@ LOOKS_UP_VARIABLES = getattr(getattr(os.environ, "encodekey", None), "__code__",
 """The code that runs wherever a variable of the environment is looked up."""
 
 
-def environment() -> dict[Any, Any]:
+def environment() -> dict[str, object]:
     """What holds this process's environment."""
     return vars(os.environ)["_data"]  # type: ignore[no-any-return]
 
@@ -401,7 +401,7 @@ def load(environ: Mapping[str, str] | None = None) -> Config:
     source = os.environ if environ is None else environ
     problems: list[Problem] = []
 
-    def read(variable: str, parse: Parser, default: Any) -> Any:
+    def read(variable: str, parse: Parser, default: object) -> Any:
         value = source.get(variable, "").strip()
         try:
             return parse(value, source) if value else default

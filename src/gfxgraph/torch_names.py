@@ -363,7 +363,7 @@ def _find(name: Name) -> Any:
         return None if {"optional", "loaded"} & set(name.marks) else _Missing(name)
 
 
-def _below(value: Any, parts: list[str]) -> Any:
+def _below(value: object, parts: list[str]) -> Any:
     for part in parts:
         if isinstance(value, ModuleType) and not hasattr(value, part):
             value = importlib.import_module(f"{value.__name__}.{part}")

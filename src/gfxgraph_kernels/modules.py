@@ -162,7 +162,7 @@ class _Work:
                 self._swap(module, kind, facts)
             return
 
-    def _why_not(self, kind: Swap, facts: Any, module: nn.Module) -> str:
+    def _why_not(self, kind: Swap, facts: object, module: nn.Module) -> str:
         like = next(module.parameters(), self.like)
         reason = launching.why_not("apply", like)
         if reason:
@@ -195,7 +195,7 @@ class _Work:
     def _is_faster(
         self,
         kind: str,
-        facts: Any,
+        facts: object,
         held: list[Tensor],
         like: Tensor,
         ours: Callable[[], Any],
@@ -209,7 +209,7 @@ class _Work:
         self.done.verdicts[f"{kind} {tuple(like.shape)} {str(like.dtype).removeprefix('torch.')}"] = verdict
         return verdict.is_ours
 
-    def _swap(self, module: nn.Module, kind: Swap, facts: Any) -> None:
+    def _swap(self, module: nn.Module, kind: Swap, facts: object) -> None:
         before, skipped = type(module), self.done.skipped
 
         def forward(self: object, *args: object, **kwargs: object) -> Any:
@@ -248,7 +248,7 @@ def _rows_given(module: Any, like: Tensor, rotated: int) -> tuple[tuple[Any, ...
     return (model_parts.random(1, 1, weight.shape[-1], like=like, seed=1),), {}
 
 
-def _positions_given(module: Any, like: Tensor, rotated: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _positions_given(module: object, like: Tensor, rotated: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (model_parts.random(1, 1, like=like), torch.full((1, 1), 3, device=like.device)), {}
 
 
@@ -274,7 +274,7 @@ def _layer_given(module: Any, like: Tensor, rotated: int) -> tuple[tuple[Any, ..
     return (kwargs.pop("hidden_states"),), kwargs
 
 
-def _joined(made: Any) -> Tensor:
+def _joined(made: object) -> Tensor:
     """The part of a result that is compared: a tensor, or of several the first and those with its shape."""
     if not isinstance(made, tuple):
         return made  # type: ignore[no-any-return]
@@ -284,7 +284,7 @@ def _joined(made: Any) -> Tensor:
 # -- the new forwards ----------------------------------------------------------------------------------
 
 
-def _only(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+def _only(args: tuple[object, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """The argument, if it is a single tensor."""
     return args[0] if len(args) == 1 and not kwargs and isinstance(args[0], Tensor) else None
 

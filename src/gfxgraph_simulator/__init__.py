@@ -35,7 +35,6 @@ installs nothing. ARCHITECTURE.md is its map. Numbers come from torch's CPU kern
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -68,7 +67,7 @@ def tensor_at(address: int, size: Sequence[int], stride: Sequence[int], dtype: t
 
 
 def launch_opaque(
-    name: str, function: Callable[..., Any], *tensors: torch.Tensor, kind: NodeKind = NodeKind.KERNEL
+    name: str, function: Callable[..., object], *tensors: torch.Tensor, kind: NodeKind = NodeKind.KERNEL
 ) -> None:
     """Launch a kernel, or another ``kind``, on the current stream, unseen by any dispatcher, as with Triton.
 

@@ -77,7 +77,7 @@ class Simulator:
         """The exception that torch raises for a refused call."""
         return codes.torch_error(refused.code, self.profile.platform)
 
-    def call(self, function: Callable[..., Any], *args: object) -> Any:
+    def call(self, function: Callable[..., object], *args: object) -> Any:
         """Call the runtime as torch does, turning a status code into an exception."""
         try:
             return function(*args)
@@ -215,7 +215,7 @@ class Simulator:
             return self.arena.tensor_at(address, tuple(size), tuple(stride), dtype)
 
     def launch_opaque(
-        self, name: str, function: Callable[..., Any], *tensors: torch.Tensor, kind: NodeKind = NodeKind.KERNEL
+        self, name: str, function: Callable[..., object], *tensors: torch.Tensor, kind: NodeKind = NodeKind.KERNEL
     ) -> None:
         """Launch ``function`` on the current stream as a kernel, or another ``kind``, unseen by any dispatcher.
 

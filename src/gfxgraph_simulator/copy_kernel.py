@@ -54,7 +54,7 @@ class SimulatedCopyNode(RecordedNode):
             raise IndexError("the copying kernel leaves the card")
 
 
-def _run_copies(node: RecordedNode, _: Any) -> None:
+def _run_copies(node: RecordedNode, _: object) -> None:
     assert isinstance(node, SimulatedCopyNode)
     node.copies()
 

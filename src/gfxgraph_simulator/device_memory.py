@@ -168,7 +168,7 @@ def watch(tensor: torch.Tensor, on_free: Callable[[], None]) -> None:
 
     # Not DLPack's deleter: a Python callback from C++ fails while an exception is being raised, and while
     # the interpreter shuts down. Torch keeps a storage's Python object as long as the storage lives.
-    def died(reference: weakref.ref[Any]) -> None:
+    def died(reference: weakref.ref[object]) -> None:
         _watched.discard(reference)
         on_free()
 

@@ -141,7 +141,7 @@ class Kernels:
             return self.view_kernel(schema.op)
         return self._compute_kernel(schema)
 
-    def build_from(self, name: str, body: Callable[..., Any]) -> Kernel:
+    def build_from(self, name: str, body: Callable[..., object]) -> Kernel:
         """The kernel of ``name`` that computes ``body`` on twins instead of calling torch's CPU kernel."""
         return self._compute_kernel(replace(schema_of(name), op=body))
 
@@ -202,7 +202,7 @@ class Kernels:
             keywords.pop("pin_memory", None)
         return call, keywords
 
-    def _twins_in(self, value: Any, schema: OpSchema, is_tensor: bool) -> Any:
+    def _twins_in(self, value: object, schema: OpSchema, is_tensor: bool) -> Any:
         if isinstance(value, Tensor):
             if value.is_cuda:
                 return self.arena.twin(value)
@@ -242,7 +242,7 @@ class Kernels:
             for where, value in zip(returned, result)
         )
 
-    def wrap(self, value: Any, args: Values) -> Any:
+    def wrap(self, value: object, args: Values) -> Any:
         """The card's tensors for those that a CPU kernel returned."""
         if isinstance(value, Tensor):
             if value.layout is not torch.strided:
@@ -436,7 +436,7 @@ def poison(twin: Tensor) -> None:
         twin.fill_(info.min if info.min else info.max)
 
 
-def _always(args: tuple[Any, ...]) -> bool:
+def _always(args: tuple[object, ...]) -> bool:
     return True
 
 
@@ -500,7 +500,7 @@ def _places(call: list[Any], keywords: dict[str, Any]) -> Iterator[tuple[int | s
             yield from ((top, value, at) for at, item in enumerate(value) if isinstance(item, Tensor))
 
 
-def _describe(value: Any) -> Any:
+def _describe(value: object) -> Any:
     if isinstance(value, Tensor):
         return (value.size(), value.stride(), value.dtype)
     if isinstance(value, (list, tuple)):
@@ -512,7 +512,7 @@ def _describe(value: Any) -> Any:
     return (type(value), value)
 
 
-def _stand_in(value: Any) -> Any:
+def _stand_in(value: object) -> Any:
     if isinstance(value, Tensor):
         count = span_nbytes(value.size(), value.stride(), value.dtype) // value.dtype.itemsize
         make = torch.ones if value.dtype.is_floating_point or value.dtype.is_complex else torch.zeros
@@ -522,13 +522,13 @@ def _stand_in(value: Any) -> Any:
     return value
 
 
-def _on_meta(value: Any) -> Any:
+def _on_meta(value: object) -> Any:
     if isinstance(value, Tensor):
         return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="meta")
     return [_on_meta(item) for item in value] if isinstance(value, list) else value
 
 
-def _spec(value: Any, inputs: list[int]) -> Any:
+def _spec(value: object, inputs: list[int]) -> Any:
     if isinstance(value, Tensor):
         address = 0 if value.device.type == "meta" else value.data_ptr()
         if address and address in inputs:

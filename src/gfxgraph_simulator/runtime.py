@@ -209,7 +209,7 @@ class Device:
         """
         if stream is not None and stream.status is not CaptureStatus.NONE:
             if stream.capture is None:
-                raise CallRefused(codes.CAPTURE_UNSUPPORTED)  # stuck: emulator.md, fork_nojoin and stuck.py
+                raise CallRefused(codes.CAPTURE_UNSUPPORTED)  # stuck: test_profiles.py, fork_nojoin
             self.apply(call, stream.capture)
             return True
         me = threading.get_ident()
@@ -300,7 +300,7 @@ class Device:
             with suppress(CallRefused):
                 self.end_capture(stream)
         if stream.stuck is CaptureStatus.INVALIDATED:
-            # emulator.md, stuck.py: begin and end a new capture, and the stream works again.
+            # Measured under the emulator: begin and end a new capture, and the stream works again.
             self.begin_capture(stream, "relaxed")
             self.end_capture(stream)
         if stream.status is not CaptureStatus.NONE:
@@ -308,9 +308,9 @@ class Device:
 
     def _end_without_capture(self, stream: Stream) -> int:
         if stream.stuck is CaptureStatus.ACTIVE:
-            # hip_facts.md 3.2: a second EndCapture after 904 segfaults.
+            # HIP 7.2: a second EndCapture after 904 segfaults.
             raise SimulatedCrash("hipStreamEndCapture called twice after an unjoined fork: segmentation fault")
-        # emulator.md, stuck.py: EndCapture again gives 908 where the status stays, else 401.
+        # Measured under the emulator: EndCapture again gives 908 where the status stays, else 401.
         return codes.CAPTURE_WRONG_THREAD if stream.stuck is not None else codes.ILLEGAL_STATE
 
     # ---- work ---------------------------------------------------------------------------------------

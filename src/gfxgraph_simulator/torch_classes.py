@@ -4,8 +4,8 @@ Enters: calls from the Python layer of the installed torch.
 Stays out: their meaning (runtime.py, allocator.py); installing the bases (installation.py).
 
 torch.cuda.Stream, Event, MemPool and CUDAGraph keep their Python code; only what they call with ``super()``
-is ours. Texts and order of checks of CUDAGraph follow aten/src/ATen/cuda/CUDAGraph.cpp of 2.9.1 to 2.11
-(research/pytorch_graphs.md 1.1), with the split of ``capture_end`` that 2.14 made.
+is ours. Texts and order of checks of CUDAGraph follow aten/src/ATen/cuda/CUDAGraph.cpp of 2.9.1 to 2.11,
+with the split of ``capture_end`` that 2.14 made.
 """
 
 from __future__ import annotations

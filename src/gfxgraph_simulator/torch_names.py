@@ -286,7 +286,7 @@ def device_properties(sim: Simulator) -> Any:
 def cudart_module(sim: Simulator) -> Any:
     """Stands in for torch.cuda.cudart(): the few calls that Python programs make through it."""
 
-    def wrapped(function: Callable[..., Any]) -> Callable[..., int]:
+    def wrapped(function: Callable[..., object]) -> Callable[..., int]:
         def call(*args: object) -> int:
             try:
                 function(*args)

@@ -24,7 +24,7 @@ class Downgraded:
         fn: what the graph would have been captured from.
     """
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    def __init__(self, fn: Callable[..., object]) -> None:
         self.fn = fn
         self._kept: list[Any] = []
 
@@ -111,8 +111,7 @@ def is_interrupt(error: BaseException) -> bool:
 
 def report(engine: str, graph: str, error: BaseException) -> None:
     """Count that one of an engine's graphs became eager, and log it the first time."""
-    why = first_line(error)
-    process.tell("fallback", f"{engine}: a graph could not be captured; it runs eagerly ({why})", graph)
+    process.tell("fallback", f"{engine}: a graph could not be captured; it runs eagerly ({first_line(error)})", graph)
 
 
 def any_rank_failed(group: Any, failed: bool) -> bool:
@@ -131,7 +130,7 @@ def any_rank_failed(group: Any, failed: bool) -> bool:
     return bool(flag.item())
 
 
-def tensors_of(tree: Any) -> Iterator[Any]:
+def tensors_of(tree: object) -> Iterator[Any]:
     """The tensors in a result: in containers, and in attributes of the engines' own objects."""
     # lazily: adapters are listed and queried without torch, too
     import torch
@@ -148,7 +147,7 @@ def tensors_of(tree: Any) -> Iterator[Any]:
         yield from tensors_of(vars(tree))
 
 
-def _with(tree: Any, tensors: Iterator[Any]) -> Any:
+def _with(tree: object, tensors: Iterator[Any]) -> Any:
     """Rebuild the result with ``tensors`` instead of its own, in the order of ``tensors_of``."""
     # lazily: adapters are listed and queried without torch, too
     import torch

@@ -65,7 +65,7 @@ class GraphedObject:
 class OwnMethods:
     """An engine's object with the methods that an adapter has replaced; holds it weakly."""
 
-    def __init__(self, held: object, **methods: Callable[..., Any]) -> None:
+    def __init__(self, held: object, **methods: Callable[..., object]) -> None:
         self._held, self._methods = weakref.ref(held), methods
 
     def __getattr__(self, name: str) -> Any:

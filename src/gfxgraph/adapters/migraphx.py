@@ -112,11 +112,11 @@ class GraphedProgram(GraphedObject):
         if not self.enabled:
             vars(self).update(run=program.run, run_async=program.run_async)
 
-    def run(self, params: Params) -> list[Any]:
+    def run(self, params: Params) -> list[object]:
         """Like ``program.run``, on torch's current stream: results are complete after ``migraphx.gpu_sync()``."""
         return self._run(params, None, lambda: self.program.run(params))
 
-    def run_async(self, params: Params, stream: int, stream_name: str) -> list[Any]:
+    def run_async(self, params: Params, stream: int, stream_name: str) -> list[object]:
         """Like ``program.run_async``: in order on ``stream``, a handle."""
         return self._run(params, stream, lambda: self.program.run_async(params, stream, stream_name))
 
@@ -133,7 +133,7 @@ class GraphedProgram(GraphedObject):
 
     # -- one run --------------------------------------------------------------------------------------
 
-    def _run(self, params: Params, handle: int | None, plain: Callable[[], list[Any]]) -> list[Any]:
+    def _run(self, params: Params, handle: int | None, plain: Callable[[], list[object]]) -> list[object]:
         """``handle`` is the caller's stream; None: torch's current one. Counts how the run ended."""
         n = self.account.by_graph
         try:
@@ -145,7 +145,7 @@ class GraphedProgram(GraphedObject):
             self.account.eager.count(self.why_eager or "its graph is not captured, is compared with it, or is slower")
         return result
 
-    def _ran(self, params: Params, handle: int | None, plain: Callable[[], list[Any]]) -> list[Any]:
+    def _ran(self, params: Params, handle: int | None, plain: Callable[[], list[object]]) -> list[object]:
         torch = _torch()
         if torch is None:
             return self._fall_back("torch sees no GPU", plain)
@@ -180,11 +180,11 @@ class GraphedProgram(GraphedObject):
             return lambda: self._eagerly(params, stream)
         return lambda: self._launch(params, captured, lambda: self._eagerly(params, stream))
 
-    def _eagerly(self, params: Params, stream: Any) -> list[Any]:
+    def _eagerly(self, params: Params, stream: Any) -> list[object]:
         """Run launch by launch, in order on ``stream``."""
         return list(self.program.run_async(params, stream.cuda_stream, STREAM))
 
-    def _launch(self, params: Params, captured: _ProgramGraph, plain: Callable[[], list[Any]]) -> list[Any]:
+    def _launch(self, params: Params, captured: _ProgramGraph, plain: Callable[[], list[object]]) -> list[object]:
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
@@ -210,7 +210,7 @@ class GraphedProgram(GraphedObject):
         self._last = stream.cuda_stream, stream.record_event(self._last[1] if self._last else None)
         return list(captured.results)
 
-    def _fall_back(self, reason: str, plain: Callable[[], list[Any]]) -> list[Any]:
+    def _fall_back(self, reason: str, plain: Callable[[], list[object]]) -> list[object]:
         """Run without graphs from now on, and report why; the first reason is kept."""
         if not self.why_eager:
             self.why_eager = reason
@@ -220,7 +220,7 @@ class GraphedProgram(GraphedObject):
 
     # -- capture ----------------------------------------------------------------------------------------
 
-    def _first(self, params: Params, stream: object, plain: Callable[[], list[Any]]) -> list[Any]:
+    def _first(self, params: Params, stream: object, plain: Callable[[], list[object]]) -> list[object]:
         """Capture for these addresses, then do the run's work, because a capture computes nothing."""
         if len(self._graphs) >= MOST_GRAPHS and not self._fix_what_moves(params):
             del self._graphs[next(iter(self._graphs))]  # it is outputs or shapes that change
@@ -263,7 +263,7 @@ class GraphedProgram(GraphedObject):
         self.n_captures += 1
         return _ProgramGraph(graph, list(made), pool, _state().validate_replays), ""
 
-    def _checked(self, params: Params, captured: _ProgramGraph, stream: object) -> list[Any]:
+    def _checked(self, params: Params, captured: _ProgramGraph, stream: object) -> list[object]:
         """Launch, then run eagerly on the same inputs, and compare; the eager results stand."""
         captured.n_unchecked -= 1
         views = [_bytes(argument) for argument in _once(params.values())]
@@ -381,11 +381,11 @@ class MigraphxAdapter(Adapter):
 class _Own:
     """The programs of a process, by identity: they compare by content and cannot be hashed."""
 
-    def __init__(self, run: Callable[..., Any], run_async: Callable[..., Any]) -> None:
+    def __init__(self, run: Callable[..., object], run_async: Callable[..., object]) -> None:
         self.run, self.run_async = run, run_async
         self.found: dict[int, GraphedProgram] = {}
 
-    def graphed(self, program: object) -> GraphedProgram:
+    def graphed(self, program: Any) -> GraphedProgram:
         found = self.found.get(id(program))
         if found is None:
             found = self.found[id(program)] = GraphedProgram(
@@ -414,7 +414,7 @@ def _key(params: Params) -> tuple[Any, ...]:
     return tuple((name, params[name].data_ptr(), *_about(params[name].get_shape())) for name in sorted(params))
 
 
-def _about(shape: Any) -> tuple[Any, ...]:
+def _about(shape: Any) -> tuple[object, ...]:
     return shape.type_string(), tuple(shape.lens()), tuple(shape.strides())
 
 
@@ -446,7 +446,7 @@ def _n_nodes(graph: object) -> int:
     return len(_state().driver.nodes(raw_graph(graph)))
 
 
-def _once(arguments: Iterable[Any]) -> list[Any]:
+def _once(arguments: Iterable[Any]) -> list[object]:
     """One argument for each address, the longest."""
     found: dict[int, Any] = {}
     for argument in arguments:
@@ -477,7 +477,7 @@ def _typed(argument: Any) -> Any:
     return _bytes(argument).view(dtype)
 
 
-def _worst(replayed: list[Any], eager: list[Any]) -> str:
+def _worst(replayed: list[object], eager: list[object]) -> str:
     """What differs by more than rounding; "" if nothing does."""
     # lazily: adapters are listed and asked about where there is no torch
     from gfxgraph.capture.replay.validation import compare

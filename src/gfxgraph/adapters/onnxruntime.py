@@ -83,8 +83,8 @@ class GraphedSession(GraphedObject):
         self,
         model: Any,
         sess_options: Any = None,
-        providers: Sequence[Any] | None = None,
-        provider_options: Sequence[Any] | None = None,
+        providers: Sequence[object] | None = None,
+        provider_options: Sequence[object] | None = None,
         *,
         graphs: bool = True,
         ort: Any = None,
@@ -172,7 +172,7 @@ class GraphedSession(GraphedObject):
             self._note(f"ONNX Runtime's graphs are off: {why}")
         return self._make(self._asked) if session is None else session
 
-    def _make(self, providers: Sequence[Any]) -> Any:
+    def _make(self, providers: Sequence[object]) -> Any:
         return self._class(self._model, providers=list(providers), **self._more)
 
     def _give_up(self, reason: str) -> None:
@@ -184,11 +184,11 @@ class GraphedSession(GraphedObject):
 
     # -- running ------------------------------------------------------------------------------------------
 
-    def _exactly(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    def _exactly(self, feeds: Mapping[str, Any]) -> dict[str, object]:
         """Run with its own memory, without a graph."""
         return dict(zip(self._names, self.session.run(self._names, dict(feeds), self._options(NO_GRAPH))))
 
-    def _bound(self, key: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    def _bound(self, key: Any, feeds: Mapping[str, Any]) -> dict[str, object]:
         """Run on the buffers of these shapes; the first times, where replays are validated, beside a plain run."""
         try:
             made = self._made[key] if key in self._made else self._bind(key, feeds)
@@ -282,7 +282,7 @@ def _best(ort: Any) -> list[str]:
     return [found[0], *(["CPUExecutionProvider"] if found[0] != "CPUExecutionProvider" else [])]
 
 
-def _parts(asked: Any) -> tuple[str, dict[str, Any]]:
+def _parts(asked: Any) -> tuple[str, dict[str, object]]:
     return (asked, {}) if isinstance(asked, str) else (asked[0], dict(asked[1]))
 
 

@@ -154,12 +154,12 @@ def _leave_capture() -> None:
             capture.__exit__(None, None, None)
 
 
-def _surviving(original: Callable[..., Any], module: Any) -> Callable[..., Any]:
+def _surviving(original: Callable[..., object], module: Any) -> Callable[..., object]:
     """Wrap ``__call__`` of a compiled piece, so that it continues after a failed capture."""
 
     @functools.wraps(original)
     def __call__(self: Any, *args: object) -> Any:
-        eager: dict[Any, Downgraded] = self.__dict__.setdefault("_gfxgraph_eager", {})
+        eager: dict[object, Downgraded] = self.__dict__.setdefault("_gfxgraph_eager", {})
         shape = args[self.sym_shape_indices[0]] if self.sym_shape_indices else None
         if shape in eager:
             return eager[shape](*args)

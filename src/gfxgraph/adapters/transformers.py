@@ -29,12 +29,13 @@ from gfxgraph.config import Config
 from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import ActivationError, naming_a_missing_package
 from gfxgraph.process import bridge
+from gfxgraph.process.process import Process
 
 if TYPE_CHECKING:
     from gfxgraph_kernels.generation.model import Accelerated
 
 _lock = threading.RLock()
-_accelerated: weakref.WeakKeyDictionary[Any, Accelerated] = weakref.WeakKeyDictionary()
+_accelerated: weakref.WeakKeyDictionary[object, Accelerated] = weakref.WeakKeyDictionary()
 _LEFT_ALONE = {"_beam_search": "beam search is left to transformers",
                "_assisted_decoding": "assisted generation is left to transformers"}  # fmt: skip
 
@@ -104,7 +105,7 @@ class TransformersAdapter(Adapter):
 ADAPTER = TransformersAdapter()
 
 
-def beside_enable(torch: object, state: Any) -> None:
+def beside_enable(torch: object, state: Process) -> None:
     """Called by ``gfxgraph.enable``: installs the adapter if ``GFXGRAPH_TRANSFORMERS`` asks for it."""
     if ADAPTER.wanted(state.settings) and not torch_names.why_off("generate"):
         bridge.undo.append(ADAPTER.uninstall)
@@ -170,7 +171,7 @@ def is_accelerated(model: object) -> bool:
     return model in _accelerated
 
 
-def report(model: object) -> dict[str, Any]:
+def report(model: object) -> dict[str, object]:
     """What has been captured for a model and what its calls have done.
 
     Returns:
@@ -199,7 +200,7 @@ def _found(model: object) -> Accelerated | None:
     return found
 
 
-def _ours(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _ours(name: str, original: Callable[..., object]) -> Callable[..., object]:
     # generate() reads the signature, which functools.wraps preserves.
     @functools.wraps(original)
     def loop(model: object, *args: object, **kwargs: object) -> Any:

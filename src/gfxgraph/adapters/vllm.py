@@ -64,8 +64,8 @@ class VllmAdapter(Adapter):
 
 
 def _surviving(
-    original: Callable[..., Any], contexts: object, entries_name: str, graph_name: str, clean: Callable[[], None]
-) -> Callable[..., Any]:
+    original: Callable[..., object], contexts: object, entries_name: str, graph_name: str, clean: Callable[[], None]
+) -> Callable[..., object]:
     """Wrap ``__call__`` of a wrapper, so that it continues after a failed capture.
 
     Args:
@@ -79,7 +79,7 @@ def _surviving(
         key = _key(self, contexts, args, kwargs)
         if key is None:
             return original(self, *args, **kwargs)
-        eager: dict[Any, Downgraded] = self.__dict__.setdefault("_gfxgraph_eager", {})
+        eager: dict[object, Downgraded] = self.__dict__.setdefault("_gfxgraph_eager", {})
         if key in eager:
             return eager[key](*args, **kwargs)
         entries = getattr(self, entries_name)
@@ -106,7 +106,7 @@ def _surviving(
     return __call__
 
 
-def _forgetting(original: Callable[..., Any]) -> Callable[..., Any]:
+def _forgetting(original: Callable[..., object]) -> Callable[..., object]:
     """Wrap ``clear_graphs`` of a wrapper: graphs that became eager may be tried again."""
 
     @functools.wraps(original)

@@ -4,7 +4,7 @@ Enters: functions, modules, their arguments.
 Stays out: engines, the command line.
 
 The room is not called ``graphed``: importing a package of that name would put it over the function of that
-name in ``gfxgraph`` (docs/decisions/0106).
+name in ``gfxgraph``.
 
 In the order of a cold call:
 

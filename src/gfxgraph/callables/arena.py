@@ -198,7 +198,7 @@ class Contexts(threading.local):
     """The context that driver calls need in each thread.
 
     A thread that has launched nothing through torch has none. There CUDA's driver refuses a launch, and crashes with
-    a segmentation fault if a node of a graph exec is updated (CUDA 13.0, seen on an H100; docs/decisions/0101).
+    a segmentation fault if a node of a graph exec is updated (CUDA 13.0, seen on an H100).
     """
 
     devices: frozenset[int] = frozenset()

@@ -8,7 +8,7 @@ arguments and results, with every address and size already looked up.
 A fast path returns ``MISS`` if anything differs from when it was made; the slow path then finds
 out what. It never decides anything itself, and it exists only if a replay is one launch.
 
-Source: measured (benchmarks/bench_callables.py); docs/decisions/0007.
+Source: measured (benchmarks/bench_callables.py); decision 0007.
 
 unpack arguments ── guards ── copies in ── launch ── results
                                   └── or one launch of all three (joined_launch.py)

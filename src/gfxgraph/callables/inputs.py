@@ -5,7 +5,7 @@ execution. If a dim is dynamic the buffer is as large as the bucket, dense, with
 order (``dim_order``); a call fills the front of it and the rest is padding.
 
 Copies are one call: torch's fused copy for several tensors, the driver's own copy for one or two small
-ones, where that is cheaper than torch's dispatcher (docs/decisions/0007).
+ones, where that is cheaper than torch's dispatcher (decision 0007).
 """
 
 from __future__ import annotations

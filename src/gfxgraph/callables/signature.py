@@ -32,7 +32,7 @@ NEEDS_GRADIENTS = "its result needs gradients"
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 Fast = Callable[[Args, Kwargs], Any]
-"""A fast path (fast_path/): returns a call's result, or `MISS` if anything differs from the call it was made for."""
+"""A fast path (fast_path.py): returns a call's result, or `MISS` where it differs from the call it was made for."""
 MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
 HOST_CONSTANT_NUMEL = 16
 """CPU tensors up to this size are constants, compared by content."""

@@ -13,7 +13,7 @@ is blocked in a lock, a queue or a join is not waited for: two captures at once,
 own thread, are better than a hang.
 
 Source: CUDA's documentation of cuThreadExchangeStreamCaptureMode; hipamd's sources as noted in
-gfxgraph_simulator/profiles; docs/decisions/0138.
+gfxgraph_simulator/profiles; decision 0138.
 """
 
 from __future__ import annotations

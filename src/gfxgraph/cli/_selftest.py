@@ -9,7 +9,7 @@ import signal
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -104,7 +104,7 @@ def _stop(number: int, frame: object) -> NoReturn:
 
 
 def _device(suite: Suite) -> str:
-    found: dict[str, Any] = suite.device
+    found: dict[str, object] = suite.device
     if not found:
         return ""
     runtime = f"HIP {found['hip']}" if found["hip"] else f"CUDA {found['cuda']}"

@@ -131,7 +131,7 @@ def command(
     report_file: str | None,
     profile: bool,
     quiet: bool,
-    **given: Any,
+    **given: object,
 ) -> None:
     """Run a program with safe graphs, in all of its processes.
 

@@ -6,7 +6,7 @@ import importlib.util
 import shutil
 import sys
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
 
 from gfxgraph import config
 from gfxgraph.errors import ActivationError
@@ -84,7 +84,7 @@ def device_info() -> DeviceInfo | None:
     return detect_device()
 
 
-def _torch_with_a_gpu() -> Any:
+def _torch_with_a_gpu() -> ModuleType | None:
     try:
         # lazily: without torch there is an answer, too
         import torch
@@ -101,7 +101,7 @@ def arch_descriptor() -> str:
     return f"{found.arch} ({found.family or 'unknown family'}, wave{found.wavefront})"
 
 
-def torch_rocm_status() -> dict[str, Any]:
+def torch_rocm_status() -> dict[str, object]:
     """``installed``, ``is_rocm``, ``torch_version``, ``hip_version``, ``cuda_available`` and ``message``."""
     found = device.torch_rocm_status()
     names = ("is_rocm", "torch_version", "hip_version", "message")
@@ -112,7 +112,7 @@ def torch_rocm_status() -> dict[str, Any]:
     }
 
 
-def require_rocm_torch(strict: bool = True) -> dict[str, Any]:
+def require_rocm_torch(strict: bool = True) -> dict[str, object]:
     """``torch_rocm_status()``, where ``enable`` would take this torch.
 
     Args:

@@ -12,7 +12,7 @@ from gfxgraph.hardware import software
 __all__ = ["MIGraphXBackend", "cross_engine_support", "hipgraph_interposer_status", "migraphx_available"]
 
 
-def migraphx_available() -> dict[str, Any]:
+def migraphx_available() -> dict[str, object]:
     """``available``, ``python`` (its module), ``driver`` (its command) and ``note``."""
     driver = shutil.which("migraphx-driver") is not None
     python = software.migraphx_available()
@@ -52,7 +52,7 @@ class MIGraphXBackend:
     run = compile
 
 
-def hipgraph_interposer_status() -> dict[str, Any]:
+def hipgraph_interposer_status() -> dict[str, object]:
     """``built``, ``lib`` (the preload library's path, or None) and ``note``."""
     found = _native.library_path("gfxgraph_preload")
     how = "gfxgraph run --preload -- COMMAND" if found else "pip install ./native builds it"

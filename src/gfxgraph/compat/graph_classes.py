@@ -46,7 +46,7 @@ class ShapeBucketPool:
 
     def __init__(
         self,
-        model_fn: Callable[..., Any] | None = None,
+        model_fn: Callable[..., object] | None = None,
         buckets: Sequence[int] | None = None,
         warmup: bool = False,
     ) -> None:
@@ -143,12 +143,12 @@ class ConditionalGraph:
     """Named branches, each captured as a graph; one runs at a time."""
 
     def __init__(self) -> None:
-        self._branches: dict[Any, Callable[..., Any]] = {}
+        self._branches: dict[object, Callable[..., object]] = {}
         self._failed: list[object] = []
         self._chosen: Conditional | None = None
         self._last: Tensor | None = None
 
-    def add_branch(self, name: str, fn: Callable[..., Any]) -> None:
+    def add_branch(self, name: str, fn: Callable[..., object]) -> None:
         """Register a branch; before ``capture``.
 
         Args:
@@ -193,7 +193,7 @@ class ConditionalGraph:
                 process.tell("fallback", f"branch {name!r} could not be captured: {type(error).__name__}: {error}")
 
     @unbroken
-    def run(self, branch: Any, input_tensor: Tensor | None = None) -> Any:
+    def run(self, branch: object, input_tensor: Tensor | None = None) -> Any:
         """Run one branch.
 
         Args:
@@ -220,12 +220,12 @@ class ConditionalGraph:
             raise KeyError(f"Unknown branch '{branch}'. Available: {self.branches}") from error
 
     @property
-    def branches(self) -> list[Any]:
+    def branches(self) -> list[object]:
         """Names of the branches."""
         return list(self._branches)
 
     @property
-    def failed_branches(self) -> list[Any]:
+    def failed_branches(self) -> list[object]:
         """Branches that raised at ``capture`` or could not be captured; they run eagerly."""
         eager = self._chosen.eager_branches if self._chosen is not None else {}
         return [name for name in self._branches if name in eager or name in self._failed]
@@ -261,7 +261,7 @@ class OlderCapture:
         dynamic_shapes: bool = False,
         buckets: Sequence[int] | None = None,
         conditional_branches: Any = None,
-        model_fn: Callable[..., Any] | None = None,
+        model_fn: Callable[..., object] | None = None,
     ) -> None:
         self._graph = weakref.ref(graph)
         self._block: Any = None
@@ -286,7 +286,7 @@ class OlderCapture:
             self._block.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         block, self._block = self._block, None
         if block is not None:
             block.__exit__(*error)

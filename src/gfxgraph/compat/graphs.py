@@ -27,13 +27,13 @@ def __getattr__(name: str) -> Any:
     return graph_class.BridgedCUDAGraph
 
 
-def stats() -> dict[str, Any]:
+def stats() -> dict[str, object]:
     """The counters of ``gfxgraph.stats``; the mean time is 0.0, not None, before a replay was timed."""
     found = health.stats()
     return {**found, "avg_replay_us": found["avg_replay_us"] or 0.0}
 
 
-def health_check() -> dict[str, Any]:
+def health_check() -> dict[str, object]:
     """The answers of ``gfxgraph.health_check``, with "unknown" and 0 where that has None."""
     found = health.health_check()
     unknown = {"gpu": "unknown", "rocm": "unknown", "vram_total_mb": 0, "vram_free_mb": 0}

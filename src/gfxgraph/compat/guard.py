@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,7 +37,7 @@ def guard_level() -> int:
     return int(state.settings.guard) if state is not None else 0
 
 
-def validate_layout(t: Any, name: str = "tensor") -> list[str]:
+def validate_layout(t: object, name: str = "tensor") -> list[str]:
     """What is unsafe about a tensor's strides.
 
     A contiguous part of a larger storage is safe here, as in 1.1.0; ``gfxgraph.validate_layout`` names it, too.
@@ -56,7 +55,7 @@ def validate_layout(t: Any, name: str = "tensor") -> list[str]:
     return [f"{name}: {_WORDS[each]} (stride={tuple(t.stride())})" for each in found.oddities if each in _WORDS]
 
 
-def make_safe(t: object, name: str = "tensor") -> tuple[Any, bool]:
+def make_safe(t: object, name: str = "tensor") -> tuple[object, bool]:
     """A tensor with safe strides.
 
     Args:
@@ -71,7 +70,7 @@ def make_safe(t: object, name: str = "tensor") -> tuple[Any, bool]:
     return layout.make_safe(t), True
 
 
-def make_capture_safe(obj: object) -> tuple[Any, int]:
+def make_capture_safe(obj: object) -> tuple[object, int]:
     """``obj`` with every tensor in it made safe, and how many were copied."""
     n_copied = 0
 

@@ -15,11 +15,9 @@ A compiled callable that is captured and replayed is in callables/pieces/region.
 
 from __future__ import annotations
 
-from typing import Any
-
 from gfxgraph.callables.pieces import region
 
 
-def regions() -> list[Any]:
+def regions() -> list[region.Region]:
     """Every live compiled region of this process that we capture; ``explain()`` of each says how it runs."""
     return region.living()

@@ -25,10 +25,10 @@ NAMES = ("gfxgraph", "hipgraph_bridge")
 
 def gfxgraph(
     gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
+    example_inputs: Sequence[object],
     *,
     mode: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> Any:
     """Compile a traced graph. New in 2.0.
 
@@ -48,7 +48,7 @@ def gfxgraph(
         return inductor_hook.compile_with(wanted, torch_names.compile_fx, gm, example_inputs, config)
 
 
-def _max_graphs(most: Any) -> int:
+def _max_graphs(most: object) -> int:
     """The option, refused now if invalid: at a call it would be refused in a region's terms."""
     if not isinstance(most, int) or isinstance(most, bool) or most < 1:
         fields = {"argument": "max_graphs", "value": repr(most), "allowed": "a whole number, 1 or more"}
@@ -56,7 +56,7 @@ def _max_graphs(most: Any) -> int:
     return most
 
 
-def _inductors(mode: str | None, options: dict[str, Any]) -> dict[str, Any]:
+def _inductors(mode: str | None, options: dict[str, object]) -> dict[str, object]:
     """Inductor's configuration, checked as ``torch.compile`` does for Inductor itself."""
     wrapper = torch_names._TorchCompileInductorWrapper(mode, options, None)
     return {**wrapper.config, **simulated.settings()}

@@ -50,7 +50,7 @@ def why_off() -> str:
 
 
 def compile_with(
-    max_graphs: int, compile_fx: Callable[..., Any], gm: Any, inputs: Any, config: dict[str, Any]
+    max_graphs: int, compile_fx: Callable[..., object], gm: Any, inputs: Any, config: dict[str, object]
 ) -> Any:
     """Compile ``gm`` with Inductor, with its callables handed to us, now and when the backward is compiled."""
     stand()

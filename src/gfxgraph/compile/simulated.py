@@ -26,7 +26,7 @@ def is_on() -> bool:
     return state is not None and state.platform == "simulator"
 
 
-def settings() -> dict[str, Any]:
+def settings() -> dict[str, object]:
     """Inductor's settings for the simulator; empty otherwise."""
     if not is_on():
         return {}
@@ -76,7 +76,7 @@ def _stand() -> None:
     class _NoKernels(torch_names.BaseScheduling):  # type: ignore[misc]
         """Answers the scheduler's questions that do not concern kernels."""
 
-        def group_fn(self, sizes: Any) -> tuple[Any, ...]:
+        def group_fn(self, sizes: Any) -> tuple[object, ...]:
 
             return tuple(torch_names.sympy_product(size) for size in sizes)
 

@@ -13,6 +13,7 @@ Nothing here imports Inductor before something is compiled: that takes seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from gfxgraph import torch_names
@@ -25,7 +26,7 @@ from gfxgraph.process import bridge
 from gfxgraph.process.process import Process, log
 
 
-def install(torch: Any, state: Process) -> None:
+def install(torch: ModuleType, state: Process) -> None:
     """Patch ``torch.compile``'s Inductor backend, if wanted, until the bridge is switched off."""
     ways = state.settings.compile
     if ways is CompileWays.OFF:
@@ -45,12 +46,12 @@ def install(torch: Any, state: Process) -> None:
     shield_from_dynamo()
 
 
-def _compile(state: Process, stock: Callable[..., Any], wrapper: Any, gm: object, inputs: object) -> Any:
+def _compile(state: Process, stock: Callable[..., object], wrapper: Any, gm: object, inputs: object) -> Any:
     """Replaces what ``torch.compile`` with Inductor does with a traced graph."""
 
     if inductor_hook.why_off():
         return stock(wrapper, gm, inputs)
-    asked: Mapping[str, Any] = wrapper.config
+    asked: Mapping[str, object] = wrapper.config
     wants_graphs = asked.get("triton.cudagraphs", torch_names.inductor_config.triton.cudagraphs)
     if getattr(torch_names.inductor_config, "cudagraph_policy", None) is not None:
         wants_graphs = False  # an explicit choice by the user
@@ -73,9 +74,9 @@ def _compile(state: Process, stock: Callable[..., Any], wrapper: Any, gm: object
             return stock(wrapper, gm, inputs)
 
 
-def _safe_settings(state: Process, asked: Mapping[str, Any], config: Any) -> dict[str, Any]:
+def _safe_settings(state: Process, asked: Mapping[str, object], config: ModuleType) -> dict[str, object]:
     """Settings of the defect table that differ from the current ones and that the user did not choose."""
-    wanted: Mapping[str, Any] = getattr(state.decisions, "inductor", {})
+    wanted: Mapping[str, object] = getattr(state.decisions, "inductor", {})
     found = {}
     for name, value in wanted.items():
         # A default may come from the environment, as images set it; any other value was assigned by the program.

@@ -48,10 +48,10 @@ class Expressions:
     """The rows of one program, and their values in its latest replay."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[Callable[..., Any] | None, tuple[Any, ...]]] = []
+        self.rows: list[tuple[Callable[..., object] | None, tuple[object, ...]]] = []
         self.values: dict[int, Any] = {}
 
-    def add(self, value: object, func: Callable[..., Any] | None = None, args: tuple[Any, ...] = ()) -> Ref:
+    def add(self, value: object, func: Callable[..., object] | None = None, args: tuple[object, ...] = ()) -> Ref:
         """A new row, whose value is set by a read, or is ``func`` of numbers, of which some are rows.
 
         Args:
@@ -97,7 +97,7 @@ class Expressions:
                 pending += [arg.row for arg in self.rows[row][1] if type(arg) is Ref]
         return {row for row in seen if self.rows[row][0] is None}
 
-    def text(self, item: Any, depth: int = 4) -> str:
+    def text(self, item: object, depth: int = 4) -> str:
         """A number as a person would write it: ``value * 2``."""
         if type(item) is not Ref:
             return repr(item)

@@ -60,7 +60,7 @@ class NodeInfo:
     is_checked: bool = True
     why_unchecked: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
     @classmethod
@@ -142,11 +142,11 @@ class Fault:
     words: RuntimeWords | None = None
     memory: Sequence[Allocation] = field(default_factory=tuple)
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, object]:
         """Values for the catalogue's ``memory_fault``."""
         address = self.words.address if self.words is not None else None
         node = self.node
-        known: dict[str, Any] = {"status": self.status, "n_nodes": self.n_nodes, "replay": self.replay}
+        known: dict[str, object] = {"status": self.status, "n_nodes": self.n_nodes, "replay": self.replay}
         known |= {"address": "", "nearest": ""}
         if address is not None:
             vague = "" if self.words is None or self.words.is_exact else ", about"

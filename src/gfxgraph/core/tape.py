@@ -13,6 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from gfxgraph.types import Where
@@ -81,7 +82,7 @@ class Entry:
     args: Any
     kwargs: Any
     outputs: Any
-    code: Any = None
+    code: CodeType | None = None
     lasti: int = -1
     node_end: Any = 0
 
@@ -101,16 +102,12 @@ class Entry:
         return where_of(self.code, self.lasti)
 
 
-def where_of(code: Any, lasti: int) -> Where:
+def where_of(code: CodeType | None, lasti: int) -> Where:
     """The source line of an instruction; an empty place if there was no user frame."""
     if code is None:
         return Where("<no Python frame>", 0)
-    line = code.co_firstlineno
-    for start, end, number in code.co_lines():
-        if start <= lasti < end and number is not None:
-            line = number
-            break
-    return Where(code.co_filename, line, code.co_name)
+    lines = (line for start, end, line in code.co_lines() if start <= lasti < end and line is not None)
+    return Where(code.co_filename, next(lines, code.co_firstlineno), code.co_name)
 
 
 @dataclass(slots=True)
@@ -118,7 +115,7 @@ class Opaque:
     """Nodes that appeared between two operations: launches outside torch's dispatcher."""
 
     before_entry: int
-    code: Any = None
+    code: CodeType | None = None
     lasti: int = -1
     last_node: int = 0
     names: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ Invariants:
   - the exec runs in the captured graph's memory, and must not outlive it;
   - one thread at a time: its owner's lock.
 
-Source: cuGraphExecKernelNodeSetParams (CUDA 13.0); measured (docs/decisions/0100).
+Source: cuGraphExecKernelNodeSetParams (CUDA 13.0); measured (decision 0100).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 HIP's and CUDA's kernel-node structs have the same members in a different order and size, so they
 must never be interchanged. HIP sorts members by name and has kept that from 5.2 to 7.15.
 
-Source: compiled sizes and offsets in docs/decisions/0040; tests/unit/driver/test_driver_calls.py.
+Source: compiled sizes and offsets in decision 0040; tests/unit/driver/test_driver_calls.py.
 """
 
 from __future__ import annotations

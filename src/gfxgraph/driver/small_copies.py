@@ -12,7 +12,7 @@ Invariants:
 CUDA's driver compiles copies.ptx, which tools/make_copy_kernel.py writes from `SOURCE`; on AMD's runtime
 `SOURCE` itself is compiled by hiprtc.
 
-Source: measured (benchmarks/bench_callables.py); docs/decisions/0100.
+Source: measured (benchmarks/bench_callables.py); decision 0100.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class Guard:
             self.zones.check(self)
 
 
-def guard_for(graph: Any, program: Program, pool: Any, where: str, zones: RedZones | None = None) -> Guard | None:
+def guard_for(graph: object, program: Program, pool: Any, where: str, zones: RedZones | None = None) -> Guard | None:
     """The guard that the current settings require; None at tier 0."""
     tier = process.require().settings.guard
     if tier is GuardTier.OFF:
@@ -187,7 +187,7 @@ def guard_for(graph: Any, program: Program, pool: Any, where: str, zones: RedZon
     return Guard(program, tier, pool_id(pool) if pool is not None else None, where, zones)
 
 
-def replay_by_nodes(guard: Guard | None, program: Program, pool: Any) -> None:
+def replay_by_nodes(guard: Guard | None, program: Program, pool: object) -> None:
     """Replay a program once with every fault localized, whatever tier it was captured at.
 
     Raises:
@@ -273,7 +273,7 @@ class DeepCapture:
             process.require().report("guard_without_red_zones", str(error.fields.get("why")), "", "")
         use_cache(True)
 
-    def pool(self, asked: Any) -> Any:
+    def pool(self, asked: object) -> Any:
         """The pool to capture into, overriding the program's choice."""
         return self.zones.pool.id if self.zones is not None else asked
 

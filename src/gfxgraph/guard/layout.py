@@ -56,7 +56,7 @@ def validate_layout(tensor: Tensor, name: str = "tensor", *, strict: bool = Fals
     return report
 
 
-def make_safe(value: Any) -> Any:
+def make_safe(value: object) -> Any:
     """Make every tensor own plain contiguous memory.
 
     Args:
@@ -69,7 +69,7 @@ def make_safe(value: Any) -> Any:
     return torch_names.tree_map_only(Tensor, _plain, value)
 
 
-def make_capture_safe(value: Any) -> Any:
+def make_capture_safe(value: object) -> Any:
     """`make_safe` by its name in 1.x.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -112,7 +112,7 @@ def fault_at(
     return GfxGraphFault("memory_fault", quote="", **fault.fields())
 
 
-def localize_fault(call: Any, *, op: str | None = None, tensors: Tensors | None = None) -> GfxGraphFault | None:
+def localize_fault(call: object, *, op: str | None = None, tensors: Tensors | None = None) -> GfxGraphFault | None:
     """Replay a captured graph node by node, so that an illegal access is attributed to a node.
 
     Outside graphs the runtime itself runs one operation after the other: ``HIP_LAUNCH_BLOCKING=1`` (on NVIDIA

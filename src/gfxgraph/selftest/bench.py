@@ -191,7 +191,7 @@ def skip(why: str) -> NoReturn:
     raise CaseSkipped(why)
 
 
-def flat(made: Any) -> list[Tensor]:
+def flat(made: object) -> list[Tensor]:
     """The tensors of a result."""
     if isinstance(made, Tensor):
         return [made]

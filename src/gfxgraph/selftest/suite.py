@@ -192,7 +192,7 @@ class Suite:
         return found
 
 
-def write(report: Mapping[str, Any], path: Path) -> None:
+def write(report: Mapping[str, object], path: Path) -> None:
     """Write the report as JSON, whole or not at all: the machine may stop at any moment."""
     files.write(path, json.dumps(report, indent=2, ensure_ascii=False) + "\n", is_lasting=True)
 
@@ -276,7 +276,7 @@ def _environment_of_a_case() -> dict[str, str]:
     return environment
 
 
-def _judge(status: int | None, was_killed: bool, told: Mapping[str, Any], limit_s: float) -> tuple[str, str]:
+def _judge(status: int | None, was_killed: bool, told: Mapping[str, object], limit_s: float) -> tuple[str, str]:
     if was_killed or status is None:
         after = ", and could not even be killed" if status is None else " after the case was done" if told else ""
         return "hang", f"did not end within {limit_s:.0f} s{after}"

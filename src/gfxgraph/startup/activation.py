@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 from gfxgraph import _native, config, torch_names
@@ -132,8 +133,7 @@ def _settings(
     if simulate is not None:
         changes["simulate"] = simulate if isinstance(simulate, str) else ("hip" if simulate else "")
     if debug:
-        changes["activation"] = Activation.DEBUG
-        changes["log_level"] = config.LogLevel.DEBUG
+        changes |= {"activation": Activation.DEBUG, "log_level": config.LogLevel.DEBUG}
     if validate is False:
         changes["validate_replays"] = 0
     elif validate:
@@ -154,7 +154,7 @@ def _refuse_other_settings(current: Config, asked: Config) -> None:
             )
 
 
-def _take_up(state: Any, settings: Config, validate: bool | None, debug: bool | None) -> None:
+def _take_up(state: process.Process, settings: Config, validate: bool | None, debug: bool | None) -> None:
     if validate is not None:
         state.validate_replays = bridge.validate_replays(settings, state.platform, state.decisions.validate_replays)
         state.settings = replace(state.settings, validate_replays=settings.validate_replays)
@@ -163,7 +163,7 @@ def _take_up(state: Any, settings: Config, validate: bool | None, debug: bool | 
         bridge.set_log_level(settings)
 
 
-def _enable(torch: Any, settings: Config) -> None:
+def _enable(torch: ModuleType, settings: Config) -> None:
     platform = _platform(torch, settings)
     try:
         if settings.simulate:
@@ -196,7 +196,7 @@ def _import_torch() -> Any:
     return torch
 
 
-def _platform(torch: Any, settings: Config) -> str:
+def _platform(torch: ModuleType, settings: Config) -> str:
     """The platform of this process; raises before anything is patched."""
     if settings.lib:
         _native.open_library()  # one that the user names must load
@@ -214,7 +214,7 @@ def _platform(torch: Any, settings: Config) -> str:
     return "rocm" if torch.version.hip is not None else "cuda"
 
 
-def _put_in_place(torch: Any, settings: Config, platform: str) -> None:
+def _put_in_place(torch: ModuleType, settings: Config, platform: str) -> None:
     # lazily: all of these need torch
     from gfxgraph.adapters import transformers
     from gfxgraph.callables.training import make_graphed

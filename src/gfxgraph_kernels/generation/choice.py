@@ -112,7 +112,7 @@ def _numbers(processor: Any) -> Any:
     return tuple((name, _plain(value)) for name, value in sorted(numbers.items()))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return tuple(value.flatten().tolist()) if isinstance(value, torch.Tensor) else value
 
 

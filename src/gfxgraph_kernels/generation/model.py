@@ -54,7 +54,7 @@ class Accelerated:
         self.left_alone[reason] = self.left_alone.get(reason, 0) + 1
         process.tell("fallback", f"generate runs without graphs: {reason}", type(self.model).__name__)
 
-    def sample(self, original: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+    def sample(self, original: Callable[..., object], *args: object, **kwargs: object) -> Any:
         """Serve one call of the loop, with a decoder or with transformers."""
         given = inspect.signature(original).bind(self.model, *args, **kwargs)
         given.apply_defaults()

@@ -5,7 +5,7 @@ list of projects. A name *claims* a vendor when the vendor's word stands with cl
 ``rocm_available``); a name that merely contains the word (``use_hip_fused_adam``) is false without such a
 device and not known with one.
 
-Sources: the guard lists of the rule data (research of 2026-11); tests/unit/gfxgraph_port/test_names.py.
+Sources: the guard lists of the rule data (research of 2026-11); tests/unit/gfxgraph_port/test_guards.py.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def test_findings_fill_their_placeholders(tmp_path: Path) -> None:
 
 
 def test_refuted_claims_are_not_made() -> None:
-    """Claims that evidence refutes stay out: see docs/decisions/0051."""
+    """Claims that evidence refutes stay out: see decision 0051."""
     by_code = {r.rule.code: r.rule for r in RULES}
     assert not {"alloc-conf-max-split", "tf32-flag"} & set(by_code)
     assert by_code["warp-size-32"].archs.names() == tuple(a.name for a in select(None) if a.wave == 64)

@@ -1,4 +1,4 @@
-"""torch.cuda.CUDAGraph: texts, order of checks and life cycle, as in research/pytorch_graphs.md 1.1."""
+"""torch.cuda.CUDAGraph: texts, order of checks and life cycle, as in PyTorch's CUDAGraph.cpp."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_host_work_in_a_capture_runs_at_once_and_never_again(sim: simulator.Simu
 
 
 def test_graph_freed_during_another_capture(install: Install) -> None:
-    """ROCm's destructor synchronizes: the capture dies, and the process would (pytorch_graphs.md 1.1)."""
+    """ROCm's destructor synchronizes: the capture dies, and the process would."""
     sim = install("hip")
     graph, x, _ = captured()
     other = torch.cuda.CUDAGraph()

@@ -1,7 +1,7 @@
 """Each line of the profiles against what the runtimes answered.
 
-The table below is research/emulator.md's, one line per experiment: AMD's own libamdhip64 6.4.3 and 7.15 on an
-emulated gfx1030. Lines marked otherwise come from research/hip_facts.md or pytorch_graphs.md.
+The table below has one line per experiment: AMD's own libamdhip64 6.4.3 and 7.15 on an emulated gfx1030. Lines marked
+otherwise come from AMD's documentation and changelogs, or from PyTorch's sources.
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ other:eventquery | hip-7.14 | TR  | 0   | Active      | 0   | 0
 other:streamsync | hip-6.4  | GTR | 900 | Invalidated | 901 | 2
 other:streamsync | hip-7.14 | GTR | 900 | Invalidated | 901 | 0
 """
-# Not from the emulator: hip_facts.md 3.1 (launch_host_func in 7.0.0/7.0.1), 3.2 (907 for an event whose
-# stream captures now, 7.0 to 7.2.0; status after a failed end, measured on 7.2), pytorch_graphs.md 1.1,
-# 5 (CUDA: devsync, item, graph freed during a capture) and the lab's recovery script for CUDA's statuses.
+# Not from the emulator: HIP's changelogs (launch_host_func in 7.0.0/7.0.1; 907 for an event whose stream captures
+# now, 7.0 to 7.2.0), a status measured on 7.2 after a failed end, PyTorch's sources (CUDA: devsync, item, graph freed
+# during a capture), and a recovery script on the reference GPU for CUDA's statuses.
 OTHERS = """
 hostfunc         | hip-7.0  | GTR | 900 | Invalidated | 901 | 2
 eventquery_own   | hip-7.0  | GTR | 907 | Invalidated | 901 | 2
@@ -262,7 +262,7 @@ def test_the_profile_answers_as_the_runtime_did(
 
 @pytest.mark.parametrize("profile", ["hip-6.4", "hip-7.14"])
 def test_null_stream_kernel_runs_at_once_and_is_not_recorded(profile_of: Install, profile: str) -> None:
-    """emulator.md, nullkernel: d[3]=7 and two nodes."""
+    """Under the emulator, nullkernel: d[3]=7 and two nodes."""
     trial = Experiment(profile_of(profile), "global")
     trial.perform("nullkernel")
     assert torch.cuda.current_stream().stream_id == 0
@@ -271,7 +271,7 @@ def test_null_stream_kernel_runs_at_once_and_is_not_recorded(profile_of: Install
 
 
 def test_stuck_stream_loses_work_and_is_revived_by_another_capture(profile_of: Install) -> None:
-    """emulator.md, streamsync 6.4.3 "EAGER c[3]=0" and stuck.py: begin and end, and it works again."""
+    """Under the emulator, streamsync 6.4.3 "EAGER c[3]=0" and a stuck stream: begin and end, and it works again."""
     trial = Experiment(profile_of("hip-6.4"), "global")
     code_of(lambda: trial.perform("streamsync"))
     assert code_of(lambda: trial.device.end_capture(trial.origin)) == 901
@@ -285,7 +285,7 @@ def test_stuck_stream_loses_work_and_is_revived_by_another_capture(profile_of: I
 
 
 def test_second_end_after_unjoined_fork_crashes(profile_of: Install) -> None:
-    """hip_facts.md 3.2: no recovery after 904, and a second EndCapture segfaults."""
+    """HIP 7.2: no recovery after 904, and a second EndCapture segfaults."""
     trial = Experiment(profile_of("hip-7.2"), "relaxed")
     trial.perform("fork_nojoin")
     assert code_of(lambda: trial.device.end_capture(trial.origin)) == 904
@@ -295,7 +295,7 @@ def test_second_end_after_unjoined_fork_crashes(profile_of: Install) -> None:
 
 
 def test_end_from_another_thread(profile_of: Install) -> None:
-    """emulator.md: EndCapture from another thread gives 908 and the capture goes on; relaxed gives 0."""
+    """Under the emulator: EndCapture from another thread gives 908 and the capture goes on; relaxed gives 0."""
     trial = Experiment(profile_of("hip-6.4"), "thread_local")
     assert in_thread(lambda: code_of(lambda: trial.device.end_capture(trial.origin))) == 908
     assert trial.origin.status is CaptureStatus.ACTIVE

@@ -1,7 +1,6 @@
 """What torch 2.11 leaves behind after a failed capture, and that it can be cleaned up.
 
-Expected behaviour: the lab's recovery script on an H200 and research/pytorch_graphs.md, "What 2.11 leaves
-broken after a failed capture".
+Expected behaviour: a recovery script on an H200, and what torch's sources do after a failed capture.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cases that end in every way a case can end; run by test_selftest.py through the real suite."""
+"""Cases that end in every way a case can end; run by test_suite.py through the real suite."""
 
 from __future__ import annotations
 

@@ -80,13 +80,14 @@ def test_the_wheel_is_the_same_when_built_again(wheels):
 
 
 def test_a_plain_install_changes_nothing_for_other_programs(wheels):
-    """Its files are in two packages and its metadata: no .pth file, no sitecustomize at the top, one command."""
+    """Its files are in five packages and its metadata: no .pth file, no sitecustomize at the top, one command."""
     with zipfile.ZipFile(wheels[0]) as wheel:
         names = wheel.namelist()
         points = wheel.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
         needs = wheel.read(next(name for name in names if name.endswith("/METADATA"))).decode()
     tops = {name.partition("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"gfxgraph", "hipgraph_bridge"}
+    packages = {"gfxgraph", "gfxgraph_kernels", "gfxgraph_port", "gfxgraph_simulator", "hipgraph_bridge"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == packages
     assert not [name for name in names if name.endswith((".pth", ".so")) or ".data/" in name]
     assert points.count("[console_scripts]") == 1 and points.partition("[console_scripts]")[2].count(" = ") >= 1
     assert not [line for line in needs.splitlines() if line.startswith("Requires-Dist: torch")]

@@ -15,7 +15,7 @@ spoils all of them. Nothing is concluded from values, so the verdict holds for e
 
 Two arguments that share memory, one of which is written, must be refused by the caller.
 
-Source: docs/decisions/0110; tests/unit/callables/padding/test_rows.py.
+Source: decision 0110; tests/unit/callables/padding/test_rows.py.
 """
 
 # ruff: noqa: TID253

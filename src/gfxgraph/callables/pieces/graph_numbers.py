@@ -13,7 +13,7 @@ tensor on the device, where the operations that take it have a form for that (de
 
 Invariant: operations run in the order of the FX graph; numbers, which have no effects, before all of them.
 
-Source: decision 0202; tests/conformance/test_graphed_numbers.py.
+Source: tests/conformance/test_graphed_numbers.py.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ mode.
 Only modules that the program has imported are touched, and only while captures run.
 
 Source: cuModuleUnload inside a capture, measured on an H200 (global and thread_local: 900, and the capture is dead;
-relaxed: 0, and the graph replays); sglang#35427, vllm#53399, pytorch#177309; docs/decisions/0139.
+relaxed: 0, and the graph replays); sglang#35427, vllm#53399, pytorch#177309; decision 0139.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def place() -> tuple[CodeType | None, int]:
     """Code object and instruction of the program's line: cheap to take, resolved to a line when shown.
 
     Neither Python's own library and NumPy nor code that something has written has one, as dataclasses and torch.fx
-    do: the line is that of its call. Where ``graphed`` runs such code, that is known (generated.py).
+    do: the line is that of its call.
     """
     frame = first = user_frame(sys._getframe(1))
     while frame is not None and _has_no_line(frame):

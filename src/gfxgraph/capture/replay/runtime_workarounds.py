@@ -12,7 +12,7 @@ as long as there are graphs captured on its stream. Memory in a private pool tha
 mapped as long as the pool's graphs live, and graph trees rely on getting it back.
 
 Source: clear_cublas_manager in torch/_inductor/cudagraph_trees.py, torch.cuda.graph in torch/cuda/graphs.py;
-docs/decisions/0098.
+decision 0098.
 """
 
 from __future__ import annotations

@@ -79,40 +79,7 @@ def unjoined_stream(bench: Bench) -> None:
     bench.still_usable()
 
 
-@case()
-def users_error(bench: Bench) -> None:
-    """An error of the program's own, or a wrong shape, leaves the capture as itself and the process clean."""
-    x = bench.randn(16)
-
-    def wrong() -> Tensor:
-        y = x + 1
-        raise ValueError(f"mine {y.size()}")
-
-    expect("mine" in str(raises(ValueError, lambda: bench.capture(wrong))), "another error")
-    bench.still_usable()
-    raises(RuntimeError, lambda: bench.capture(lambda: bench.randn(3, 4) @ bench.randn(5, 6)))
-    bench.still_usable()
-
-
 # -- validation and the nodes ------------------------------------------------------------------------------------
-
-
-@case()
-def validation_passes(bench: Bench) -> None:
-    """A right replay validates, and validating moves state once, as one replay does."""
-    x, count = bench.randn(256), torch.zeros((), device="cuda")
-
-    def body() -> Tensor:
-        count.add_(1)
-        return (torch.dropout(x, 0.5, True) * 2).cumsum(0)
-
-    bench.warm_up(body)
-    count.zero_()
-    graph, _ = bench.capture(body)
-    expect(graph.validate(), "a right replay was called wrong")
-    expect(count.item() == 1, f"the counter moved by {count.item()}")
-    found = gfxgraph.stats()
-    expect(found["validations"] == 1 and not found["validation_failures"], f"counted as {found}")
 
 
 @case(may_fall_back=True)

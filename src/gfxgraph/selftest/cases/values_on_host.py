@@ -6,25 +6,7 @@ import torch
 from torch import Tensor
 
 import gfxgraph
-from gfxgraph.selftest.bench import Bench, case, expect, raises, same
-
-
-@case()
-def split_at_comparison(bench: Bench) -> None:
-    """`if x.item() > limit` splits; values may change, a changed outcome is GuardMismatch with its line."""
-    x = bench.randn(64)
-
-    def body() -> Tensor:
-        size = (x * x).sum()
-        if size.item() > 1e9:
-            return x * 0
-        return x / (size + 1)
-
-    graph, _ = bench.follows_eager(body, [x], rtol=1e-5)
-    expect(gfxgraph.stats()["split_count"] >= 1, "nothing was split")
-    x.fill_(1e6)
-    text = str(raises(gfxgraph.GuardMismatch, graph.replay))
-    expect("cases/values_on_host.py" in text and "1000000000" in text, f"the error does not name the line: {text}")
+from gfxgraph.selftest.bench import Bench, case, expect, same
 
 
 @case()
@@ -42,16 +24,7 @@ def split_undone(bench: Bench) -> None:
         return cache.sum(0)
 
     bench.follows_eager(body, [x], [cache, step])
-
-
-@case()
-def raised(bench: Bench) -> None:
-    """on_unsafe="raise" gives torch's own error at the unsafe operation, and leaves the process clean."""
-    x = bench.randn(16)
-    graph = torch.cuda.CUDAGraph(on_unsafe="raise")
-    text = str(raises(RuntimeError, lambda: bench.capture(lambda: x.sum().item(), graph)))
-    expect("not permitted when stream is capturing" in text, f"another error: {text}")
-    bench.still_usable()
+    expect(gfxgraph.stats()["split_count"] >= 1, "nothing was split")
 
 
 @case()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from importlib import resources
 
 from gfxgraph.port.hipify import Hipify
@@ -56,7 +57,7 @@ _BESIDE = {
     "cufftXt.h": "hipfft/hipfftXt.h", "cusparse_v2.h": "hipsparse/hipsparse.h",
     "cusolver_common.h": "hipsolver/hipsolver.h",
 }  # fmt: skip
-WRITTEN = {"cooperative_groups/reduce.h": "cooperative_reduce.h"}  # headers that HIP lacks, and ours
+WRITTEN = {"cooperative_groups/reduce.h": "cooperative_reduce.h", "cuda/barrier": "cuda_barrier.h"}  # headers that HIP lacks, and ours
 _AS_ONE = {
     "hipcub/hipcub.hpp": "cub_to_hip.h",
     "hipblas/hipblas.h": "cublas_to_hip.h",
@@ -64,7 +65,13 @@ _AS_ONE = {
 _ALWAYS = ("cuda_warp.h", "cuda_calls.h")
 _OWNED = re.compile(r"(?:cu|CU|nv|NV|__nv|nccl)")  # the tables also know names that ROCm's own headers use
 STANDING_IN = _IN_RUNTIME | _BESIDE.keys()
-_THRUST = ("namespace thrust {", "namespace cuda = hip;", "}  // namespace thrust")
+_THRUST = (
+    "namespace thrust {",
+    "namespace cuda = hip;",
+    "namespace cuda_cub = hip_rocprim;",
+    "namespace system { namespace cuda = hip; }",
+    "}  // namespace thrust",
+)
 # HIP takes a kernel as an untyped pointer, and in the second place where it asks.
 _OF_KERNELS = {
     "hipFuncSetAttribute": "Kernel kernel, Rest... rest",
@@ -109,18 +116,19 @@ def headers(words: Iterable[str], includes: Iterable[str], hipify: Hipify) -> di
     words, includes = set(words), set(includes)
     names = hipify.names(words)
     names |= {cuda: hip for cuda, hip in _TABLES_MISS.items() if cuda in names}
+    names = {cuda: hip for cuda, hip in names.items() if cuda not in _by_name()}
     wanted = hipify.headers(includes)
     used = sorted(w for w in words if LACKING.fullmatch(w) or _OF_WARPS.fullmatch(w))
     files = {name: _packaged(name) for name in _ALWAYS}
     for name in sorted(includes):
         hip = wanted.get(name) or _BESIDE.get(name, "")
         if name in _IN_RUNTIME or hip.startswith("hip/hip_runtime"):
-            files[name] = _file([f'#include "{_up(name)}{MAIN}"'])
+            files[name] = _file([f'#include "{up(name)}{MAIN}"'])
         elif one := _AS_ONE.get(hip):
-            files[name], files[one] = _file([f'#include "{_up(name)}{one}"']), _packaged(one)
+            files[name], files[one] = _file([f'#include "{up(name)}{one}"']), _packaged(one)
         elif hip or name.startswith("thrust/"):
             meant = f"#include <{hip}>" if hip else f"#include_next <{name}>"
-            first, off, on = (f'#include "{_up(name)}{ours}"' for ours in (MAIN, _OFF, _ON))
+            first, off, on = (f'#include "{up(name)}{ours}"' for ours in (MAIN, _OFF, _ON))
             files[name] = _file([first, off, meant, on])
     # HIP's libraries call functions by the names that CUDA's are given here.
     files[_OFF] = "".join(f'#pragma push_macro("{w}")\n#undef {w}\n' for w in used) or "// no names\n"
@@ -130,6 +138,12 @@ def headers(words: Iterable[str], includes: Iterable[str], hipify: Hipify) -> di
         files[FUNCTIONS] = "\n".join([_packaged(FUNCTIONS), _defines(used)])
     files[MAIN] = _main(words, names, bool(used))
     return files
+
+
+@lru_cache(maxsize=1)
+def _by_name() -> frozenset[str]:
+    """Calls of the driver's that HIP lacks, which ``cuda_calls.h`` has by CUDA's names."""
+    return frozenset(re.findall(r"inline hipError_t (cu[A-Z]\w+)\(", _packaged("cuda_calls.h")))
 
 
 _OFF, _ON = "cuda_names_off.h", "cuda_names_on.h"
@@ -157,7 +171,7 @@ def _packaged(name: str) -> str:
     return (resources.files("gfxgraph.port.fix") / "toolkit" / name).read_text("utf-8")
 
 
-def _up(name: str) -> str:
+def up(name: str) -> str:
     return "../" * name.count("/")
 
 
@@ -214,6 +228,6 @@ def _main(words: set[str], names: dict[str, str], has_functions: bool) -> str:
     if "CUDA_VERSION" in words or "CUDART_VERSION" in words:
         lines += ["", "// The toolkit whose names HIP has; what it lacks does not compile."]
         lines += [f"#ifndef {n}\n#define {n} 12000\n#endif" for n in ("CUDA_VERSION", "CUDART_VERSION") if n in words]
-    if "thrust::cuda" in words:
+    if any(w.startswith("thrust::") for w in words):
         lines += ["", "#ifdef __cplusplus", "#include <thrust/execution_policy.h>", *_THRUST, "#endif"]
     return "\n".join([*lines, ""])

@@ -4,7 +4,8 @@
 // wavefront of 64 and is wrong there. Idea: threads of a block fill wavefronts in order, so that the lower and the upper
 // half of a wavefront are CUDA's warps 2n and 2n + 1. Shuffles get a width of 32, votes look at the caller's half.
 // With GFXGRAPH_NATIVE_WARP defined for a file a warp is the whole wavefront, and masks have a bit for each lane.
-#pragma once
+#ifndef CUDA_TO_HIP_WARP  // a torch extension can meet two copies
+#define CUDA_TO_HIP_WARP
 #include <hip/hip_runtime_api.h>
 #ifndef HIP_ENABLE_WARP_SYNC_BUILTINS
 #define HIP_ENABLE_WARP_SYNC_BUILTINS 1  // votes of cooperative groups
@@ -135,3 +136,4 @@ __device__ inline coalesced_group cuda_to_hip_coalesced_threads() {
 }
 }  // namespace cooperative_groups
 #endif
+#endif  // CUDA_TO_HIP_WARP

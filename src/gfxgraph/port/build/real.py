@@ -124,12 +124,19 @@ def build(root: str, project: Project, hipify: Hipify, *, archs: tuple[str, ...]
         units = [u.path for u in units_of(sources) if not u.path.startswith(f"{HOME}/")]
         if kit in steps[0].words:
             headers = {f"include/{name}": text for name, text in torch_headers(hipify).items()}
-            for name, text in {**headers, **{f"lib/lib{n}_hip.so": f"INPUT(-l{n})\n" for n in ("c10", "torch")}}.items():
+            for name, text in {
+                **headers,
+                **{f"lib/lib{n}_hip.so": f"INPUT(-l{n})\n" for n in ("c10", "torch")},
+            }.items():
                 files.new_folder(Path(kit, name).parent)
                 files.write(Path(kit, name), text.encode())
         said = ""
         for step in steps:
-            done.commands.append(" ".join(w for w in step.words if w not in (kit, _AS_ROCM)).replace(tree, ".").replace(made, "../build"))
+            done.commands.append(
+                " ".join(w for w in step.words if w not in (kit, _AS_ROCM))
+                .replace(tree, ".")
+                .replace(made, "../build")
+            )
             status, text = _run(step, tree, archs)
             said += text
             if status != 0:
@@ -139,7 +146,10 @@ def build(root: str, project: Project, hipify: Hipify, *, archs: tuple[str, ...]
         done.left = [_before_hipify(x, tree, set(sources.paths)) for x in _findings(said, tree, made, hipify)]
         done.made = sorted(name for p, name in [*_binaries(tree), *_binaries(made)] if p not in before)
         names = {u: os.path.splitext(os.path.basename(u)) for u in units}
-        built = {u: rf"(?<![\w-]){re.escape(n)}(?:{re.escape(e)}|(?:_hip)?{re.escape(e)}|\.hip)\b" for u, (n, e) in names.items()}
+        built = {
+            u: rf"(?<![\w-]){re.escape(n)}(?:{re.escape(e)}|(?:_hip)?{re.escape(e)}|\.hip)\b"
+            for u, (n, e) in names.items()
+        }
         done.unbuilt = [u for u in units if not re.search(built[u], said)]
         if done.stage and not any(x.kind != "unchecked" for x in done.left):
             done.left.append(
@@ -209,7 +219,13 @@ def _run(step: _Step, tree: str, archs: tuple[str, ...]) -> tuple[int, str]:
     """One command of the build, with the toolkit folder in the environment; its status and all that it said."""
     home = os.path.join(tree, HOME)
     toolkit = [f"CUDA_HOME={home}", f"CUDA_PATH={home}"] if os.path.isdir(home) else []
-    given = ["USE_HIP=1", f"HIP_ARCHITECTURES={','.join(archs)}", f"PYTORCH_ROCM_ARCH={';'.join(archs)}", "LC_ALL=C", "FORCE_CUDA=1"]
+    given = [
+        "USE_HIP=1",
+        f"HIP_ARCHITECTURES={','.join(archs)}",
+        f"PYTORCH_ROCM_ARCH={';'.join(archs)}",
+        "LC_ALL=C",
+        "FORCE_CUDA=1",
+    ]
     words = [
         "/bin/sh",
         "-c",

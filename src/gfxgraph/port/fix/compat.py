@@ -25,6 +25,7 @@ from gfxgraph.port.project import HOME
 FOLDER = f"{HOME}/include"
 MAIN = "cuda_to_hip.h"
 FUNCTIONS = "cuda_functions.h"
+LAUNCHES = "cuda_launch.h"
 LACKING = re.compile(
     r"__v(?:add|sub|cmpeq|cmpne|seteq|setne|abs|neg|(?:add|sub)[su]s|(?:max|min|absdiff|avg|(?:cmp|set)[gl][te])[su])[24]|__dp4a|"
     r"__ld(?:cg|ca|cs|lu)|__st(?:cg|cs|wb|wt)|__reduce_(?:add|min|max|and|or|xor)_sync|__floats2bfloat162_rn|__nanosleep|"
@@ -34,7 +35,8 @@ LACKING = re.compile(
 # Names that HIP has with its own width: only where nothing but CUDA's meaning can be meant.
 _OF_WARPS = re.compile(r"__(?:shfl|shfl_up|shfl_down|shfl_xor|ballot|any|all)|coalesced_threads")
 _OTHERWISE = {"cublasGetStatusString": "hipblasStatusToString", "cublasGetStatusName": "hipblasStatusToString",
-              "__grid_constant__": ""}  # fmt: skip
+              "__grid_constant__": "", "cudaSharedmemCarveoutDefault": "-1", "cudaSharedmemCarveoutMaxShared": "100",
+              "cudaSharedmemCarveoutMaxL1": "0"}  # fmt: skip
 _TABLES_MISS = {"cuEventCreate": "hipEventCreateWithFlags"}  # the driver's takes flags
 _IN_RUNTIME = frozenset(
     "device_launch_parameters.h builtin_types.h vector_functions.h vector_types.h driver_types.h host_defines.h "
@@ -57,7 +59,10 @@ _BESIDE = {
     "cufftXt.h": "hipfft/hipfftXt.h", "cusparse_v2.h": "hipsparse/hipsparse.h",
     "cusolver_common.h": "hipsolver/hipsolver.h",
 }  # fmt: skip
-WRITTEN = {"cooperative_groups/reduce.h": "cooperative_reduce.h", "cuda/barrier": "cuda_barrier.h"}  # headers that HIP lacks, and ours
+WRITTEN = {
+    "cooperative_groups/reduce.h": "cooperative_reduce.h",
+    "cuda/barrier": "cuda_barrier.h",
+}  # headers that HIP lacks, and ours
 _AS_ONE = {
     "hipcub/hipcub.hpp": "cub_to_hip.h",
     "hipblas/hipblas.h": "cublas_to_hip.h",
@@ -136,14 +141,16 @@ def headers(words: Iterable[str], includes: Iterable[str], hipify: Hipify) -> di
     files |= written(includes)
     if used:
         files[FUNCTIONS] = "\n".join([_packaged(FUNCTIONS), _defines(used)])
-    files[MAIN] = _main(words, names, bool(used))
+    if has_launches := not _by_name().isdisjoint(words):
+        files[LAUNCHES] = _packaged(LAUNCHES)
+    files[MAIN] = _main(words, names, [FUNCTIONS] * bool(used) + [LAUNCHES] * has_launches)
     return files
 
 
 @lru_cache(maxsize=1)
 def _by_name() -> frozenset[str]:
-    """Calls of the driver's that HIP lacks, which ``cuda_calls.h`` has by CUDA's names."""
-    return frozenset(re.findall(r"inline hipError_t (cu[A-Z]\w+)\(", _packaged("cuda_calls.h")))
+    """Calls of the driver's that HIP lacks, which ``cuda_launch.h`` has by CUDA's names."""
+    return frozenset(re.findall(r"inline hipError_t (cu[A-Z]\w+)\(", _packaged(LAUNCHES)))
 
 
 _OFF, _ON = "cuda_names_off.h", "cuda_names_on.h"
@@ -179,7 +186,7 @@ def _file(lines: list[str]) -> str:
     return "\n".join(["#pragma once", *lines, ""])
 
 
-def _main(words: set[str], names: dict[str, str], has_functions: bool) -> str:
+def _main(words: set[str], names: dict[str, str], more: list[str]) -> str:
     lines = [
         "// CUDA's names as HIP's. A HIP build looks into this folder first; NVIDIA's build never sees it.",
         "// Written by gfxgraph port fix from hipify's tables. A name that HIP lacks stays, and does not compile.",
@@ -193,8 +200,8 @@ def _main(words: set[str], names: dict[str, str], has_functions: bool) -> str:
         '#include "cuda_calls.h"',
         "",
     ]
-    if has_functions:
-        lines += ["#ifdef __cplusplus", f'#include "{FUNCTIONS}"', "#endif"]
+    if more:
+        lines += ["#ifdef __cplusplus", *(f'#include "{name}"' for name in more), "#endif"]
     kernels, made = {(w, w) for w in words & _OF_KERNELS.keys()}, set()
     for name, hip in sorted(names.items() | kernels):
         if parameters := _OF_KERNELS.get(hip):

@@ -31,6 +31,7 @@ from gfxgraph.port.project import HOME, Project
 TIMEOUT_S = 3600
 _MOST_OUTPUT = 32_000_000
 _TAIL = 40
+_GIVEN = ("USE_HIP=1", "LC_ALL=C", "FORCE_CUDA=1")  # the last is asked where no GPU is in the machine
 _LINKER = re.compile(
     r"undefined (?:hidden |protected )?symbol: (?P<lld>.+)$|undefined reference to [`'](?P<bfd>.+)'|"
     r"(?:cannot find|unable to find library) (?P<lib>-l\S+)|lld: error: (?P<other>.+)$|"
@@ -47,8 +48,8 @@ _MAKE = re.compile(
 _REFUSED = re.compile(r"^(?:clang(?:\+\+)?(?:-\d+)?|g?cc|[cg]\+\+|hipcc): (?:fatal )?error: (?P<text>.+)$")
 _ABSENT = re.compile(r"(?:sh|bash)(?:: line)?:? ?\d*: (?P<name>[\w./+-]{1,200}): (?:command )?not found")
 _GCC_ABSENT = re.compile(r"^(?P<name>\S{1,300}): No such file or directory$")
-# A torch that is no ROCm build is told that it were, where it builds extensions: with its own headers for CUDA, which its
-# hipify translates as it does for a ROCm build, and itself for its HIP libraries.
+# A torch that is no ROCm build is told that it were, where it builds extensions: with its own headers for CUDA, which
+# its hipify translates as it does for a ROCm build, and itself for its HIP libraries.
 _AS_ROCM = """import os, re, runpy, shutil, subprocess, sys, torch
 kit, sys.argv = sys.argv[1], sys.argv[2:]
 if not torch.version.hip:
@@ -123,13 +124,7 @@ def build(root: str, project: Project, hipify: Hipify, *, archs: tuple[str, ...]
         before, sources = {p for p, _ in _binaries(tree)}, read_tree(tree)
         units = [u.path for u in units_of(sources) if not u.path.startswith(f"{HOME}/")]
         if kit in steps[0].words:
-            headers = {f"include/{name}": text for name, text in torch_headers(hipify).items()}
-            for name, text in {
-                **headers,
-                **{f"lib/lib{n}_hip.so": f"INPUT(-l{n})\n" for n in ("c10", "torch")},
-            }.items():
-                files.new_folder(Path(kit, name).parent)
-                files.write(Path(kit, name), text.encode())
+            _torch_kit(kit, hipify)
         said = ""
         for step in steps:
             done.commands.append(
@@ -145,12 +140,7 @@ def build(root: str, project: Project, hipify: Hipify, *, archs: tuple[str, ...]
                 break
         done.left = [_before_hipify(x, tree, set(sources.paths)) for x in _findings(said, tree, made, hipify)]
         done.made = sorted(name for p, name in [*_binaries(tree), *_binaries(made)] if p not in before)
-        names = {u: os.path.splitext(os.path.basename(u)) for u in units}
-        built = {
-            u: rf"(?<![\w-]){re.escape(n)}(?:{re.escape(e)}|(?:_hip)?{re.escape(e)}|\.hip)\b"
-            for u, (n, e) in names.items()
-        }
-        done.unbuilt = [u for u in units if not re.search(built[u], said)]
+        done.unbuilt = [u for u in units if not _is_named(u, said)]
         if done.stage and not any(x.kind != "unchecked" for x in done.left):
             done.left.append(
                 _finding("does not link" if done.made else "does not configure", steps[0], done.tail[-1:])
@@ -165,6 +155,21 @@ def build(root: str, project: Project, hipify: Hipify, *, archs: tuple[str, ...]
 def _finding(kind: str, step: _Step, text: list[str]) -> CompilerFinding:
     name = {"cmake": "CMakeLists.txt", "make": "Makefile", "meson": "meson.build", "sh": "configure"}
     return CompilerFinding(kind, name.get(step.words[0], "setup.py"), 1, 1, "".join(text), (), ())
+
+
+def _torch_kit(kit: str, hipify: Hipify) -> None:
+    """What a torch without ROCm lacks for a HIP build, in a folder."""
+    found = {f"include/{name}": text for name, text in torch_headers(hipify).items()}
+    found |= {f"lib/lib{name}_hip.so": f"INPUT(-l{name})\n" for name in ("c10", "torch")}
+    for name, text in found.items():
+        files.new_folder(Path(kit, name).parent)
+        files.write(Path(kit, name), text.encode())
+
+
+def _is_named(unit: str, said: str) -> bool:
+    """Whether a build speaks of a unit, or of what torch's hipify made of it."""
+    name, ending = (re.escape(part) for part in os.path.splitext(os.path.basename(unit)))
+    return bool(re.search(rf"(?<![\w-]){name}(?:(?:_hip)?{ending}|\.hip)\b", said))
 
 
 def _before_hipify(x: CompilerFinding, tree: str, sources: set[str]) -> CompilerFinding:

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-
-pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
-
 from tests.port_build.idioms import HOST, IDIOMS, KERNEL
 from tests.unit.port.conftest import write
 

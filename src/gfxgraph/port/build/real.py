@@ -127,11 +127,8 @@ def build(root: str, project: Project, hipify: Hipify, *, archs: tuple[str, ...]
             _torch_kit(kit, hipify)
         said = ""
         for step in steps:
-            done.commands.append(
-                " ".join(w for w in step.words if w not in (kit, _AS_ROCM))
-                .replace(tree, ".")
-                .replace(made, "../build")
-            )
+            words = " ".join(w for w in step.words if w not in (kit, _AS_ROCM, "-c"))
+            done.commands.append(words.replace(tree, ".").replace(made, "../build"))
             status, text = _run(step, tree, archs)
             said += text
             if status != 0:
@@ -224,23 +221,9 @@ def _run(step: _Step, tree: str, archs: tuple[str, ...]) -> tuple[int, str]:
     """One command of the build, with the toolkit folder in the environment; its status and all that it said."""
     home = os.path.join(tree, HOME)
     toolkit = [f"CUDA_HOME={home}", f"CUDA_PATH={home}"] if os.path.isdir(home) else []
-    given = [
-        "USE_HIP=1",
-        f"HIP_ARCHITECTURES={','.join(archs)}",
-        f"PYTORCH_ROCM_ARCH={';'.join(archs)}",
-        "LC_ALL=C",
-        "FORCE_CUDA=1",
-    ]
-    words = [
-        "/bin/sh",
-        "-c",
-        'PATH="$0:$PATH"; export PATH; exec "$@"',
-        f"{home}/bin",
-        "env",
-        *given,
-        *toolkit,
-        *step.words,
-    ]
+    given = [f"HIP_ARCHITECTURES={','.join(archs)}", f"PYTORCH_ROCM_ARCH={';'.join(archs)}", *_GIVEN, *toolkit]
+    path = ["/bin/sh", "-c", 'PATH="$0:$PATH"; export PATH; exec "$@"', f"{home}/bin"]
+    words = [*path, "env", *given, *step.words]
     try:
         process = subprocess.Popen(
             words, cwd=step.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

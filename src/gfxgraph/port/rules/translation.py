@@ -88,7 +88,7 @@ def cuda_arch_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
 
 
 _ASKS = re.compile(
-    r"(\s*#\s*)(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?|ifndef\s+(\w+))(\s*(?://.*|/\*.*\*/\s*)?)"
+    r"(\s*#\s*(?:el)?)(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?|ifndef\s+(\w+))(\s*(?://.*|/\*.*\*/\s*)?)"
 )
 
 

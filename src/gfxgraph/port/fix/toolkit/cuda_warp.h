@@ -40,7 +40,7 @@ __device__ inline cuda_warp_mask cuda_warp_lanes(unsigned long long mask) { retu
 #endif
 
 __device__ inline cuda_warp_mask cuda_warp_vote(int said) { return cuda_warp_mask(__ballot(said) >> cuda_warp_first()); }
-__device__ inline int cuda_warp_lowest(cuda_warp_mask lanes) { return __ffsll((unsigned long long)lanes) - 1; }
+__device__ inline int cuda_warp_lowest(cuda_warp_mask lanes) { return __builtin_ctzll(lanes); }  // never none
 template <class T>
 __device__ inline T cuda_warp_from(T value, int lane) {
   return __shfl(value, lane, CUDA_WARP_WIDTH);

@@ -115,7 +115,7 @@ def _python(project: Project, found: _Found, path: str, text: str) -> None:
     if not _EXTENSION.search(text):
         return
     project.has_torch_extension = True
-    found.modules |= set(re.findall(r"[\"']([A-Za-z]\w*_(?:cuda|ext|kernels?)\w*)[\"']", text))
+    found.modules |= set(re.findall(r"[\"'](?:\w+\.)*([A-Za-z]\w*_(?:cuda|ext|kernels?)\w*)[\"']", text))
     names = re.findall(r"(?<![\w./*-])[\w./*-]+\.(?:cu|cpp|cc|cuh)\b", text)
     found.sources |= {m.rpartition("/")[2] for m in names}
 

@@ -87,7 +87,7 @@ def test_a_meson_project_finds_the_toolkit(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_torch_extension_is_built_by_its_setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's own build, also with a torch that is no ROCm build; what it says stands at the source, not at its copy."""
+    """torch's own build, also with a torch that is no ROCm build; what it says stands at the source, not a copy."""
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
     write(tmp_path / "r", {"setup.py": SETUP, "a.cu": EXTENSION})
     CliRunner().invoke(command, ["fix", str(tmp_path / "r"), "--apply"])

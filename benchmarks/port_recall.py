@@ -1,6 +1,6 @@
 """How many of the lines that a real ROCm port changed does the audit flag beforehand?
 
-    python benchmarks/port_recall.py MIRRORS [--set read|unread|dev|held|held2|fresh2] [--only NAME] [--misses FILE]
+    python benchmarks/port_recall.py MIRRORS [--set read|unread|dev|held|held2|fresh2 ...] [--only NAME]
 
 MIRRORS holds one git directory a repository of ``port_repos.toml``, as ``owner+name/repo``. For each row the
 parent of the port's commits is unpacked, audited and compared with what the commits changed.
@@ -344,7 +344,8 @@ def score(mirrors: Path, row: dict[str, object], *, renamed_headers: bool = Fals
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("mirrors", type=Path)
-    parser.add_argument("--set", choices=["read", "unread", "dev", "held", "held2", "fresh2"])
+    drawn = ["held", "held2", "fresh2", "fresh3", "fresh4", "fresh5"]
+    parser.add_argument("--set", choices=["read", "unread", "dev", *drawn])
     parser.add_argument("--only", default="")
     parser.add_argument("--misses", type=Path, help="write every counted line with the rule that flags it")
     parser.add_argument(

@@ -52,7 +52,7 @@ QUICK = [
 ]
 """By what differed between versions of torch: Dynamo's trace, autograd's bases, modes, flags of the dispatcher."""
 PACKAGES = ["numpy", "pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "click", "rich", "hyperscan>=0.8"]
-MORE_PACKAGES = ["unidiff", "tree-sitter", "tree-sitter-cuda", "packaging", "transformers>=5.17,<5.24"]
+MORE_PACKAGES = ["unidiff", "packaging", "transformers>=5.17,<5.24"]
 """Without these the tests that want one are skipped."""
 ROOM_GB = 9
 """For one environment, and pip's copy of its largest wheel."""

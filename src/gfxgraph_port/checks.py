@@ -5,7 +5,6 @@ A table by what is asked; each line counts once.
     C++            idents    names that match in full and are not the project's own
                    lines     lines of code in which a pattern is found, comments blanked
                    includes  headers
-                   calls     calls of functions by name
     Python         imports   packages, milder inside functions, guarded where a missing one is handled; tests and
                              benchmarks may need what they like
                    calls     calls by dotted name
@@ -16,9 +15,7 @@ A table by what is asked; each line counts once.
     other kinds    lines     lines, comments dropped; logical ones where only these have it
 
 Of ``imports`` and ``packages`` a table maps the pattern to what serves on AMD. ``severity`` departs from the rule's.
-``unless`` silences a file in whose text it is found, ``only`` one in which it is not, ``not_path`` one by name,
-``not_line`` a line, ``not_amd`` a line that names AMD; ``translated = false`` a file that torch's hipify translates,
-``no_hip_build`` a project that builds for HIP. ``commands`` are those of CMake that count.
+``unless`` silences a file in whose text it is found, ``only`` one in which it is not, ``not_line`` a line.
 """
 
 from __future__ import annotations
@@ -36,8 +33,6 @@ from gfxgraph_port.readers.requirements import RequirementFile
 from gfxgraph_port.readers.text import TextFile
 from gfxgraph_port.registry import Check, Table
 from gfxgraph_port.rules._common import (
-    AMD,
-    cpp_hit,
     entry_hit,
     env_writes,
     hit,
@@ -49,9 +44,7 @@ from gfxgraph_port.rules._common import (
 
 Found = Iterator[Hit]
 Question = Callable[..., Found]
-_HOW = frozenset(
-    {"severity", "unless", "only", "not_line", "not_amd", "translated", "no_hip_build", "not_path", "commands"}
-)
+_HOW = frozenset({"severity", "unless", "only", "not_line"})
 
 
 def made(kind: str, spec: Table) -> Check:
@@ -61,27 +54,14 @@ def made(kind: str, spec: Table) -> Check:
         KeyError: the table asks what no check of that kind answers.
     """
     asked = [(_QUESTIONS[kind if kind in _QUESTIONS else "text"][key], spec[key]) for key in spec if key not in _HOW]
-    unless = re.compile(spec["unless"]) if "unless" in spec else None
-    only = re.compile(spec["only"]) if "only" in spec else None
-    not_path = re.compile(spec["not_path"]) if "not_path" in spec else None
-    not_line = [
-        *([re.compile(spec["not_line"])] if "not_line" in spec else []),
-        *([AMD] if "not_amd" in spec else []),
-    ]
+    unless, only, not_line = (re.compile(spec[k]) if k in spec else None for k in ("unless", "only", "not_line"))
     severity = Severity[spec["severity"].upper()] if "severity" in spec else None
-    commands = frozenset(spec.get("commands", ()))
 
     def check(f: CppFile | PyFile | RequirementFile | TextFile, ctx: Context) -> Found:
         if (unless is not None and unless.search(f.text)) or (only is not None and not only.search(f.text)):
             return
-        if (spec.get("no_hip_build") and ctx.project.has_hip_build) or (not_path and not_path.search(f.path)):
-            return
-        if spec.get("translated") is False and ctx.project.is_translated(f.path):
-            return
         for one in (h for question, wanted in asked for h in question(f, wanted, ctx)):
-            if any(pattern.search(f.lines[one.line - 1]) for pattern in not_line):
-                continue
-            if not commands or one.node.keyword.lower() in commands:
+            if not_line is None or not not_line.search(f.lines[one.line - 1]):
                 yield replace(one, severity=severity or one.severity)
 
     return check
@@ -108,11 +88,6 @@ def _includes(f: CppFile, wanted: str, ctx: Context) -> Found:
     for header, at in f.includes():
         if re.fullmatch(wanted, header) and not any(p.endswith(f"/{header}") for p in ctx.project.paths("cpp")):
             yield line_hit(at, **_named(header, header))
-
-
-def _calls(f: CppFile, wanted: str, ctx: Context) -> Found:
-    for call in f.calls_like(wanted):
-        yield cpp_hit(f, call, **_named(call.name, f.source(call.node)))
 
 
 _BESIDE = re.compile(r"(?:^|/)(?:tests?|benchmarks?|bench|examples?)/|(?:^|/)(?:test|bench)\w*_[^/]*$")
@@ -173,7 +148,7 @@ def _lines(f: TextFile, wanted: str, ctx: Context) -> Found:
 
 
 _QUESTIONS: dict[str, dict[str, Question]] = {
-    "cpp": {"idents": _idents, "lines": _code, "includes": _includes, "calls": _calls},
+    "cpp": {"idents": _idents, "lines": _code, "includes": _includes},
     "python": {"imports": _imports, "calls": _python_calls, "names": _names, "strings": _strings, "writes": _writes},
     "requirements": {"packages": _packages},
     "text": {"lines": _lines},

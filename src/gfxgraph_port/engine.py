@@ -164,14 +164,6 @@ def _audit_text(result: FileResult, context: Context, kind: str, text: str, arch
     elif kind == "cpp":
         file = CppFile(result.path, text)
         _run_cpp(result, context, file, rules, archs)
-        if file.n_arms_unseen:
-            result.skipped.append(
-                SkippedFile(
-                    result.path,
-                    "arms",
-                    f"{file.n_arms_unseen} preprocessor arms beyond the limit were not parsed",
-                )
-            )
     elif kind == "requirements":
         needs = RequirementFile(result.path, text)
         for rule, check in rules:

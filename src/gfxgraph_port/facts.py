@@ -26,9 +26,7 @@ _OWN_NAME = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(cuda[A-Z]\w*)",
     re.M,
 )
-_OF_DEVICE = (
-    r"(?:tex|surf)[123]D\w*|__(?:v\w{2,12}[24]|dp4a|ld\w\w|st\w\w|\w+_a?sync|nanosleep|trap|syncwarp|activemask)"
-)
+_OF_DEVICE = r"__(?:v\w{2,12}[24]|dp4a|ld\w\w|st\w\w|\w+_a?sync|nanosleep|trap|syncwarp|activemask)"
 _OWN_FUNCTION = re.compile(rf"^[^\n;#/]*[\w>&*]\s+({_OF_DEVICE})\s*\([^;{{}}()]*\)\s*(?:const\s*)?\{{", re.M)
 _MAY_BE_OWN = re.compile(rf"\b(?:{_OF_DEVICE})\b")
 _EXTENSION = re.compile(r"\bCUDAExtension\b|cpp_extension\.load\b|\bload_inline\b|cpp_extension import .*\bload\b")
@@ -117,7 +115,7 @@ def _python(project: Project, found: _Found, path: str, text: str) -> None:
     if not _EXTENSION.search(text):
         return
     project.has_torch_extension = True
-    found.modules |= set(re.findall(r"[\"']([A-Za-z]\w*_(?:cuda|ext|kernels?)\w*)[\"']", text))
+    found.modules |= set(re.findall(r"[\"'](?:\w+\.)*([A-Za-z]\w*_(?:cuda|ext|kernels?)\w*)[\"']", text))
     names = re.findall(r"(?<![\w./*-])[\w./*-]+\.(?:cu|cpp|cc|cuh)\b", text)
     found.sources |= {m.rpartition("/")[2] for m in names}
 

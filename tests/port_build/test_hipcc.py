@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
-
 from gfxgraph.cli.port import command
 from gfxgraph_port import hipify
 from gfxgraph_port.build.compiler import find_compiler
+from gfxgraph_port.fix import compat
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="neither hipcc nor clang++ with HIP is on the PATH")
 
@@ -101,3 +101,34 @@ def test_the_warp_kernels_compile_for_both_wavefronts(tmp_path: Path, monkeypatc
     assert built.exit_code == 0 and data["real"]["made"] == ["main"] and data["compile"] == data["units"], (
         built.stdout
     )
+
+
+def test_cublas_calls_arrive_at_hipblas(tmp_path: Path) -> None:
+    """Through the stand-in, with functions in hipBLAS's place that say what they were given; no GPU computes."""
+    blas = Path(__file__).parent / "blas"
+    words = hipify.WORD.findall((blas / "use.cpp").read_text())
+    for name, text in compat.headers(words, ["cublas_v2.h", "cuda_fp16.h"], hipify.load()).items():
+        (tmp_path / name).write_text(text)
+    compiler = find_compiler()
+    assert compiler is not None
+    command = [
+        compiler.command[0],
+        "--offload-arch=gfx1030",
+        "-std=c++17",
+        "-w",
+        "-D__HIP_PLATFORM_AMD__",
+        f"-I{tmp_path}",
+    ]
+    sources = [str(blas / "use.cpp"), str(blas / "hipblas.cpp")]
+    subprocess.run([*command, *sources, "-o", str(tmp_path / "use")], check=True, timeout=300)
+    said = subprocess.run([tmp_path / "use"], capture_output=True, text=True, check=True, timeout=60).stdout
+    f16, f32, f64, bf16, i8, i32 = 2, 0, 1, 14, 3, 10  # hipDataType, as CUDA numbers them
+    as16, as32, as64, asi = 0, 2, 7, 9  # hipblasComputeType_t
+    assert said.splitlines() == [
+        f"one 01 345 {f16}.3 {f16}.4 {f32}.6 {as32}",
+        f"one 10 345 {i8}.5 {i8}.5 {i32}.3 {asi}",
+        f"one 00 345 {f64}.3 {f64}.5 {f64}.3 {as64}",
+        f"many 7 {f16}.3 {f16}.5 {f16}.3 {as16}",
+        f"strided 7 {bf16}.3.15 {bf16}.5.20 {bf16}.3.12 {as32}",
+        "half 1 3 5 3",
+    ]

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-
-pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
-
 from tests.port_build.idioms import HOST, IDIOMS, KERNEL
 from tests.unit.gfxgraph_port.conftest import write
 
@@ -58,3 +55,47 @@ def test_what_does_not_link_or_is_not_built_is_a_finding(tmp_path: Path, monkeyp
     (tmp_path / "r/empty.cpp").write_text("int main() { return 0; }\n")
     status, data = build(tmp_path / "r")
     assert status == 1 and data["findings"][0]["kind"] == "not built", data  # type: ignore[index]
+
+
+MESON = """project('x', 'cpp', 'cuda', default_options: ['cpp_std=c++17'])
+executable('a', 'a.cu', 'b.cpp', dependencies: dependency('cuda', modules: ['cublas']))
+"""
+SETUP = """from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CUDAExtension
+setup(name="x", ext_modules=[CUDAExtension("a", ["a.cu"])], cmdclass={"build_ext": BuildExtension})
+"""
+EXTENSION = """#include <cuda_runtime.h>
+__global__ void k(float* x) { x[threadIdx.x] = __shfl_sync(0xffffffff, x[threadIdx.x], 0); }
+extern "C" void* PyInit_a() { k<<<1, 64>>>(nullptr); return nullptr; }
+"""
+
+
+@pytest.mark.skipif(shutil.which("meson") is None, reason="meson is not on the PATH")
+def test_a_meson_project_finds_the_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its compiler check, its CUDA dependency and its link options are answered; what it refuses is a finding."""
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    write(tmp_path / "r", {"meson.build": MESON, "a.cu": KERNEL, "b.cpp": HOST})
+    CliRunner().invoke(command, ["fix", str(tmp_path / "r"), "--apply"])
+    status, data = build(tmp_path / "r")
+    real = data["real"]
+    assert isinstance(real, dict)
+    assert status == 0 and real["links"] and "a" in real["made"], json.dumps(data, indent=1)
+    (tmp_path / "r/meson.build").write_text(f"{MESON}dependency('no_such_thing')\n")
+    status, data = build(tmp_path / "r")
+    found = [(f["kind"], f["path"], f["line"]) for f in data["findings"]]  # type: ignore[attr-defined]
+    assert status == 1 and ("does not configure", "meson.build", 3) in found, data
+
+
+def test_a_torch_extension_is_built_by_its_setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own build, also with a torch that is no ROCm build; what it says stands at the source, not a copy."""
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    write(tmp_path / "r", {"setup.py": SETUP, "a.cu": EXTENSION})
+    CliRunner().invoke(command, ["fix", str(tmp_path / "r"), "--apply"])
+    status, data = build(tmp_path / "r")
+    real = data["real"]
+    assert isinstance(real, dict)
+    assert status == 0 and real["links"] and any(m.endswith(".so") for m in real["made"]), json.dumps(data, indent=1)
+    (tmp_path / "r/a.cu").write_text(EXTENSION.replace("nullptr);", "nullptr) cudaFree(0);"))
+    status, data = build(tmp_path / "r")
+    found = [(f["kind"], f["path"], f["line"]) for f in data["findings"] if f["sides"]]  # type: ignore[attr-defined]
+    assert status == 1 and ("does not compile", "a.cu", 3) in found, data

@@ -33,7 +33,7 @@ OK, FOUND, COULD_NOT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 DEFAULT_PROFILE = "hip"
 _PLANT = re.compile(r"(fault|abort|hang|wrong)=.+")  # its planted_faults.py, which needs torch
 SIMULATOR = "gfxgraph_simulator"
-PORT_NEEDS = ("tree_sitter", "tree_sitter_cuda", "packaging")
+PORT_NEEDS = ("packaging",)
 _NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 _QUIET = "gfxgraph.quiet"
 _FILLED = frozenset({"kind", "problem"})

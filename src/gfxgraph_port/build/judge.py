@@ -137,9 +137,7 @@ class _Scratch:
                 "-DTORCH_EXTENSION_NAME=ext",
                 "-DCUDA_VERSION=604",
             ]  # as torch's hipify has it
-            headers = compat.headers(hipify.known, compat.STANDING_IN | set(hipify.includes), hipify)
-            headers["c10/cuda/impl/cuda_cmake_macros.h"] = "#pragma once\n"  # torch's CUDA build alone writes it
-            self._use(folder / "compat", headers)
+            self._use(folder / "compat", torch_headers(hipify))
         else:
             self.before.append("-DUSE_HIP")
             place = next((p for p in tree.paths if p.endswith(f"{compat.FOLDER}/{compat.MAIN}")), None)
@@ -163,6 +161,12 @@ class _Scratch:
         standard = unit.standard or self.standard
         is_c = unit.path.endswith(".c")
         return [*found, *self.behind, *([f"-std={standard}"] if standard and not is_c else [])]
+
+
+def torch_headers(hipify: Hipify) -> dict[str, str]:
+    """What the headers of a torch without ROCm ask for: CUDA's headers and names, and a header of its CUDA build."""
+    made = compat.headers(hipify.known, compat.STANDING_IN | set(hipify.includes), hipify)
+    return {**made, "c10/cuda/impl/cuda_cmake_macros.h": "#pragma once\n"}
 
 
 def _torch_flags() -> list[str]:

@@ -18,10 +18,11 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from gfxgraph import files
 from gfxgraph_port.build.compiler import Diagnostic, parse
-from gfxgraph_port.build.judge import ARCHS, CompilerFinding, kind_of, place_in
+from gfxgraph_port.build.judge import ARCHS, CompilerFinding, kind_of, place_in, torch_headers
 from gfxgraph_port.build.units import read_tree, units_of
 from gfxgraph_port.files import printable
 from gfxgraph_port.hipify import Hipify
@@ -30,6 +31,7 @@ from gfxgraph_port.project import HOME, Project
 TIMEOUT_S = 3600
 _MOST_OUTPUT = 32_000_000
 _TAIL = 40
+_GIVEN = ("USE_HIP=1", "LC_ALL=C", "FORCE_CUDA=1")  # the last is asked where no GPU is in the machine
 _LINKER = re.compile(
     r"undefined (?:hidden |protected )?symbol: (?P<lld>.+)$|undefined reference to [`'](?P<bfd>.+)'|"
     r"(?:cannot find|unable to find library) (?P<lib>-l\S+)|lld: error: (?P<other>.+)$|"
@@ -39,11 +41,30 @@ _REFERENCED = re.compile(r"(?:>>> referenced by |^|: )([\w./+-]{1,300}\.(?:cu|cu
 _CMAKE = re.compile(
     r"^CMake Error(?: at (?P<path>[^:\n]{1,300}):(?P<line>\d{1,7}) \((?P<command>\w+)\))?:(?P<rest>.*)$"
 )
+_MESON = re.compile(r"^(?P<path>(?:[^:\s]+/)?meson\.(?:build|options)):(?P<line>\d{1,7}):\d+: ERROR: (?P<text>.*)$")
 _MAKE = re.compile(
     r"^\w*make(?:\[\d+\])?: \*\*\* (?P<text>No rule to make target.*|.*[Ss]top\.|.*missing separator.*)"
 )
+_REFUSED = re.compile(r"^(?:clang(?:\+\+)?(?:-\d+)?|g?cc|[cg]\+\+|hipcc): (?:fatal )?error: (?P<text>.+)$")
 _ABSENT = re.compile(r"(?:sh|bash)(?:: line)?:? ?\d*: (?P<name>[\w./+-]{1,200}): (?:command )?not found")
 _GCC_ABSENT = re.compile(r"^(?P<name>\S{1,300}): No such file or directory$")
+# A torch that is no ROCm build is told that it were, where it builds extensions: with its own headers for CUDA, which
+# its hipify translates as it does for a ROCm build, and itself for its HIP libraries.
+_AS_ROCM = """import os, re, runpy, shutil, subprocess, sys, torch
+kit, sys.argv = sys.argv[1], sys.argv[2:]
+if not torch.version.hip:
+    from torch.utils.hipify.hipify_python import hipify
+    said = subprocess.run(["hipcc", "--version"], capture_output=True, text=True).stdout
+    torch.version.hip = re.search(r"\\d+\\.\\d+\\.\\d+|$", said)[0] or "6.4.0"
+    torch.cuda._is_compiled = lambda: True
+    os.environ["CPATH"], os.environ["LIBRARY_PATH"] = kit + "/include", kit + "/lib"
+    for folder in ("ATen/cuda", "c10/cuda"):
+        shutil.copytree(os.path.join(os.path.dirname(torch.__file__), "include", folder),
+                        os.path.join(kit, "include", folder), dirs_exist_ok=True)
+    of = {"is_pytorch_extension": True, "hip_clang_launch": True, "show_progress": False}
+    hipify(kit + "/include", output_directory=kit + "/include", includes=[kit + "/include/*/cuda/*"], **of)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 _FOLDER = re.compile(r"^\w*make(?:\[\d+\])?: Entering directory '(?P<path>[^']+)'")
 
 
@@ -96,23 +117,27 @@ def build(root: str, project: Project, hipify: Hipify, *, archs: tuple[str, ...]
         tree = os.path.join(os.path.realpath(scratch), "tree")
         files.copy_tree(os.path.realpath(root), tree)
         made = os.path.join(os.path.realpath(scratch), "build")
-        steps = _steps(tree, made, project, archs)
+        kit = os.path.join(os.path.realpath(scratch), "torch")
+        steps = _steps(tree, made, kit, project, archs)
         if not steps:
             raise ValueError("no build is known here: neither CMake, make, configure, Meson nor setup.py")
-        before = {p for p, _ in _binaries(tree)}
+        before, sources = {p for p, _ in _binaries(tree)}, read_tree(tree)
+        units = [u.path for u in units_of(sources) if not u.path.startswith(f"{HOME}/")]
+        if kit in steps[0].words:
+            _torch_kit(kit, hipify)
         said = ""
         for step in steps:
-            done.commands.append(" ".join(step.words).replace(tree, ".").replace(made, "../build"))
+            words = " ".join(w for w in step.words if w not in (kit, _AS_ROCM, "-c"))
+            done.commands.append(words.replace(tree, ".").replace(made, "../build"))
             status, text = _run(step, tree, archs)
             said += text
             if status != 0:
                 done.stage = step.name
                 done.tail = [printable(row[:300]) for row in text.rstrip().split("\n")[-_TAIL:]]
                 break
-        done.left = _findings(said, tree, made, hipify)
+        done.left = [_before_hipify(x, tree, set(sources.paths)) for x in _findings(said, tree, made, hipify)]
         done.made = sorted(name for p, name in [*_binaries(tree), *_binaries(made)] if p not in before)
-        units = [u.path for u in units_of(read_tree(tree)) if not u.path.startswith(f"{HOME}/")]
-        done.unbuilt = [u for u in units if not re.search(rf"(?<![\w-]){re.escape(os.path.basename(u))}\b", said)]
+        done.unbuilt = [u for u in units if not _is_named(u, said)]
         if done.stage and not any(x.kind != "unchecked" for x in done.left):
             done.left.append(
                 _finding("does not link" if done.made else "does not configure", steps[0], done.tail[-1:])
@@ -129,7 +154,36 @@ def _finding(kind: str, step: _Step, text: list[str]) -> CompilerFinding:
     return CompilerFinding(kind, name.get(step.words[0], "setup.py"), 1, 1, "".join(text), (), ())
 
 
-def _steps(tree: str, made: str, project: Project, archs: tuple[str, ...]) -> list[_Step]:
+def _torch_kit(kit: str, hipify: Hipify) -> None:
+    """What a torch without ROCm lacks for a HIP build, in a folder."""
+    found = {f"include/{name}": text for name, text in torch_headers(hipify).items()}
+    found |= {f"lib/lib{name}_hip.so": f"INPUT(-l{name})\n" for name in ("c10", "torch")}
+    for name, text in found.items():
+        files.new_folder(Path(kit, name).parent)
+        files.write(Path(kit, name), text.encode())
+
+
+def _is_named(unit: str, said: str) -> bool:
+    """Whether a build speaks of a unit, or of what torch's hipify made of it."""
+    name, ending = (re.escape(part) for part in os.path.splitext(os.path.basename(unit)))
+    return bool(re.search(rf"(?<![\w-]){name}(?:(?:_hip)?{ending}|\.hip)\b", said))
+
+
+def _before_hipify(x: CompilerFinding, tree: str, sources: set[str]) -> CompilerFinding:
+    """A finding in what torch's build wrote, at the source that it wrote it from."""
+    if x.path in sources or "hip" not in x.path:
+        return x
+    plain = re.sub(r"(^|/)hip/", r"\1cuda/", x.path)
+    names = [re.sub(r"_hip(?=\.\w+$)", "", re.sub(r"\.hip$", ".cu", p)) for p in (x.path, plain)]
+    found = next((n for n in names if n in sources), None)
+    if found is None:
+        return x
+    with open(os.path.join(tree, x.path), encoding="utf-8", errors="replace") as file:
+        above = "automatically generated by hipify" in file.readline()
+    return replace(x, path=found, line=max(1, x.line - above))
+
+
+def _steps(tree: str, made: str, kit: str, project: Project, archs: tuple[str, ...]) -> list[_Step]:
     """The commands of the build that the repository has."""
 
     def has(*names: str) -> bool:
@@ -139,7 +193,7 @@ def _steps(tree: str, made: str, project: Project, archs: tuple[str, ...]) -> li
     lists = [s.path for s in project.sources if s.path.endswith("CMakeLists.txt")]
     makes = sorted((s.path for s in project.sources if s.kind == "make"), key=lambda p: (p.count("/"), p))
     if project.has_torch_extension and has("setup.py"):
-        return [_Step("build", tree, (sys.executable, "setup.py", "build"))]
+        return [_Step("build", tree, (sys.executable, "-c", _AS_ROCM, kit, "setup.py", "build"))]
     if has("CMakeLists.txt") or (lists and not has("Makefile", "makefile", "GNUmakefile", "configure")):
         top = os.path.join(tree, os.path.dirname(min(lists, key=lambda p: (p.count("/"), p), default="")))
         options = ("-DUSE_HIP=ON", f"-DCMAKE_HIP_ARCHITECTURES={';'.join(archs)}")
@@ -167,17 +221,9 @@ def _run(step: _Step, tree: str, archs: tuple[str, ...]) -> tuple[int, str]:
     """One command of the build, with the toolkit folder in the environment; its status and all that it said."""
     home = os.path.join(tree, HOME)
     toolkit = [f"CUDA_HOME={home}", f"CUDA_PATH={home}"] if os.path.isdir(home) else []
-    given = ["USE_HIP=1", f"HIP_ARCHITECTURES={','.join(archs)}", f"PYTORCH_ROCM_ARCH={';'.join(archs)}", "LC_ALL=C"]
-    words = [
-        "/bin/sh",
-        "-c",
-        'PATH="$0:$PATH"; export PATH; exec "$@"',
-        f"{home}/bin",
-        "env",
-        *given,
-        *toolkit,
-        *step.words,
-    ]
+    given = [f"HIP_ARCHITECTURES={','.join(archs)}", f"PYTORCH_ROCM_ARCH={';'.join(archs)}", *_GIVEN, *toolkit]
+    path = ["/bin/sh", "-c", 'PATH="$0:$PATH"; export PATH; exec "$@"', f"{home}/bin"]
+    words = [*path, "env", *given, *step.words]
     try:
         process = subprocess.Popen(
             words, cwd=step.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -225,8 +271,13 @@ def _findings(said: str, tree: str, made: str, hipify: Hipify) -> list[CompilerF
             text = " ".join(r.strip() for r in [match["rest"], *rows[n + 1 : n + 6]] if r.strip())
             path = os.path.join(tree, match["path"] or "CMakeLists.txt")
             add("does not configure", Diagnostic(path, int(match["line"] or 1), 1, "error", text))
+        elif match := _MESON.match(row):
+            place = os.path.join(tree, match["path"])
+            add("does not configure", Diagnostic(place, int(match["line"]), 1, "error", match["text"]))
         elif match := _MAKE.match(row):
             add("does not configure", Diagnostic(os.path.join(folder, "Makefile"), 1, 1, "error", match["text"]))
+        elif (match := _REFUSED.match(row)) and "linker command failed" not in row:
+            add("does not compile", Diagnostic("the build", 1, 1, "error", match["text"]))
         elif match := _ABSENT.search(row):
             add("does not configure", Diagnostic(os.path.join(folder, "Makefile"), 1, 1, "error", match[0]))
         elif match := _LINKER.search(row):

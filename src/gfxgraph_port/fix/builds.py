@@ -31,6 +31,8 @@ _LIBRARIES = {
     "curand": "hiprand", "cusparse": "hipsparse", "cusolver": "hipsolver", "nvrtc": "hiprtc", "nvToolsExt": "roctx64",
     "nccl": "rccl", "cudnn": "MIOpen",
 }  # fmt: skip
+# What programs that look for a compiler are made of (CMake, Meson, autoconf); what a build's own name is read there.
+_PROBED = frozenset("cudaDeviceProp cudaError_t cudaGetDeviceCount cudaGetDeviceProperties cudaSuccess".split())
 _STATIC = ("cudart", "cudadevrt", "culibos", "cublas", "cufft", "curand", "cusparse", "cusolver")
 _MAKE = re.compile(
     r"^(?P<indent>[ \t]*)(?:export[ \t]+)?(?P<name>\w{1,60})[ \t]*(?::|\?|::)?=[ \t]*(?P<value>[^\n#]*)"
@@ -46,8 +48,10 @@ def headers(project: Project, tree: Tree, hipify: Hipify) -> dict[str, str]:
     outside: set[str] = set()
     for path in tree.paths:
         text = tree.text(path)
-        words |= {*WORD.findall(text), *re.findall(r"\bthrust::cuda\b", text)}
+        words |= {*WORD.findall(text), *re.findall(r"\bthrust::(?:system::cuda|cuda|cuda_cub)\b", text)}
         outside |= {name for name in tree.includes(path) if not tree.find(name, path)}
+    builds = [_text(project, s.path) for s in project.sources if s.kind in ("cmake", "recipe", "shell")]
+    words |= {*_PROBED, *(w for text in builds for w in WORD.findall(text))}
     made = compat.headers(words - project.own_names, outside, hipify)
     before = _text(project, f"{compat.FOLDER}/{compat.MAIN}").partition(compat.FOUND)
     made[compat.MAIN] = made[compat.MAIN] + "\n" + before[1] + before[2] if before[1] else made[compat.MAIN]
@@ -56,6 +60,13 @@ def headers(project: Project, tree: Tree, hipify: Hipify) -> dict[str, str]:
     for name in _STATIC:
         ending = ".a" if name in ("cudadevrt", "culibos") else "_static.a"
         library_of[f"{HOME}/lib64/lib{name}{ending}"] = f"INPUT(-l{_LIBRARIES.get(name, 'amdhip64')})\n"
+    if any(s.path.endswith("meson.build") for s in project.sources):  # which asks for the toolkit of a machine
+        target = f"{HOME}/targets/x86_64-linux"
+        found |= {
+            f"{target}/include/{name}": f'#include "{compat.up(name)}../../../include/{name}"\n' for name in made
+        }
+        found |= {name.replace(f"{HOME}/lib64", f"{target}/lib"): text for name, text in library_of.items()}
+        found[f"{HOME}/version.txt"] = "CUDA Version 12.0\n"
     toolkit = resources.files("gfxgraph_port.fix") / "toolkit"
     for name, place in (
         ("nvcc", "bin/nvcc"),

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from importlib import resources
 
 from gfxgraph_port.hipify import Hipify
@@ -24,6 +25,7 @@ from gfxgraph_port.project import HOME
 FOLDER = f"{HOME}/include"
 MAIN = "cuda_to_hip.h"
 FUNCTIONS = "cuda_functions.h"
+LAUNCHES = "cuda_launch.h"
 LACKING = re.compile(
     r"__v(?:add|sub|cmpeq|cmpne|seteq|setne|abs|neg|(?:add|sub)[su]s|(?:max|min|absdiff|avg|(?:cmp|set)[gl][te])[su])[24]|__dp4a|"
     r"__ld(?:cg|ca|cs|lu)|__st(?:cg|cs|wb|wt)|__reduce_(?:add|min|max|and|or|xor)_sync|__floats2bfloat162_rn|__nanosleep|"
@@ -33,7 +35,8 @@ LACKING = re.compile(
 # Names that HIP has with its own width: only where nothing but CUDA's meaning can be meant.
 _OF_WARPS = re.compile(r"__(?:shfl|shfl_up|shfl_down|shfl_xor|ballot|any|all)|coalesced_threads")
 _OTHERWISE = {"cublasGetStatusString": "hipblasStatusToString", "cublasGetStatusName": "hipblasStatusToString",
-              "__grid_constant__": ""}  # fmt: skip
+              "__grid_constant__": "", "cudaSharedmemCarveoutDefault": "-1", "cudaSharedmemCarveoutMaxShared": "100",
+              "cudaSharedmemCarveoutMaxL1": "0"}  # fmt: skip
 _TABLES_MISS = {"cuEventCreate": "hipEventCreateWithFlags"}  # the driver's takes flags
 _IN_RUNTIME = frozenset(
     "device_launch_parameters.h builtin_types.h vector_functions.h vector_types.h driver_types.h host_defines.h "
@@ -56,7 +59,10 @@ _BESIDE = {
     "cufftXt.h": "hipfft/hipfftXt.h", "cusparse_v2.h": "hipsparse/hipsparse.h",
     "cusolver_common.h": "hipsolver/hipsolver.h",
 }  # fmt: skip
-WRITTEN = {"cooperative_groups/reduce.h": "cooperative_reduce.h"}  # headers that HIP lacks, and ours
+WRITTEN = {
+    "cooperative_groups/reduce.h": "cooperative_reduce.h",
+    "cuda/barrier": "cuda_barrier.h",
+}  # headers that HIP lacks, and ours
 _AS_ONE = {
     "hipcub/hipcub.hpp": "cub_to_hip.h",
     "hipblas/hipblas.h": "cublas_to_hip.h",
@@ -64,7 +70,13 @@ _AS_ONE = {
 _ALWAYS = ("cuda_warp.h", "cuda_calls.h")
 _OWNED = re.compile(r"(?:cu|CU|nv|NV|__nv|nccl)")  # the tables also know names that ROCm's own headers use
 STANDING_IN = _IN_RUNTIME | _BESIDE.keys()
-_THRUST = ("namespace thrust {", "namespace cuda = hip;", "}  // namespace thrust")
+_THRUST = (
+    "namespace thrust {",
+    "namespace cuda = hip;",
+    "namespace cuda_cub = hip_rocprim;",
+    "namespace system { namespace cuda = hip; }",
+    "}  // namespace thrust",
+)
 # HIP takes a kernel as an untyped pointer, and in the second place where it asks.
 _OF_KERNELS = {
     "hipFuncSetAttribute": "Kernel kernel, Rest... rest",
@@ -109,18 +121,19 @@ def headers(words: Iterable[str], includes: Iterable[str], hipify: Hipify) -> di
     words, includes = set(words), set(includes)
     names = hipify.names(words)
     names |= {cuda: hip for cuda, hip in _TABLES_MISS.items() if cuda in names}
+    names = {cuda: hip for cuda, hip in names.items() if cuda not in _by_name()}
     wanted = hipify.headers(includes)
     used = sorted(w for w in words if LACKING.fullmatch(w) or _OF_WARPS.fullmatch(w))
     files = {name: _packaged(name) for name in _ALWAYS}
     for name in sorted(includes):
         hip = wanted.get(name) or _BESIDE.get(name, "")
         if name in _IN_RUNTIME or hip.startswith("hip/hip_runtime"):
-            files[name] = _file([f'#include "{_up(name)}{MAIN}"'])
+            files[name] = _file([f'#include "{up(name)}{MAIN}"'])
         elif one := _AS_ONE.get(hip):
-            files[name], files[one] = _file([f'#include "{_up(name)}{one}"']), _packaged(one)
+            files[name], files[one] = _file([f'#include "{up(name)}{one}"']), _packaged(one)
         elif hip or name.startswith("thrust/"):
             meant = f"#include <{hip}>" if hip else f"#include_next <{name}>"
-            first, off, on = (f'#include "{_up(name)}{ours}"' for ours in (MAIN, _OFF, _ON))
+            first, off, on = (f'#include "{up(name)}{ours}"' for ours in (MAIN, _OFF, _ON))
             files[name] = _file([first, off, meant, on])
     # HIP's libraries call functions by the names that CUDA's are given here.
     files[_OFF] = "".join(f'#pragma push_macro("{w}")\n#undef {w}\n' for w in used) or "// no names\n"
@@ -128,8 +141,16 @@ def headers(words: Iterable[str], includes: Iterable[str], hipify: Hipify) -> di
     files |= written(includes)
     if used:
         files[FUNCTIONS] = "\n".join([_packaged(FUNCTIONS), _defines(used)])
-    files[MAIN] = _main(words, names, bool(used))
+    if has_launches := not _by_name().isdisjoint(words):
+        files[LAUNCHES] = _packaged(LAUNCHES)
+    files[MAIN] = _main(words, names, [FUNCTIONS] * bool(used) + [LAUNCHES] * has_launches)
     return files
+
+
+@lru_cache(maxsize=1)
+def _by_name() -> frozenset[str]:
+    """Calls of the driver's that HIP lacks, which ``cuda_launch.h`` has by CUDA's names."""
+    return frozenset(re.findall(r"inline hipError_t (cu[A-Z]\w+)\(", _packaged(LAUNCHES)))
 
 
 _OFF, _ON = "cuda_names_off.h", "cuda_names_on.h"
@@ -157,7 +178,7 @@ def _packaged(name: str) -> str:
     return (resources.files("gfxgraph_port.fix") / "toolkit" / name).read_text("utf-8")
 
 
-def _up(name: str) -> str:
+def up(name: str) -> str:
     return "../" * name.count("/")
 
 
@@ -165,7 +186,7 @@ def _file(lines: list[str]) -> str:
     return "\n".join(["#pragma once", *lines, ""])
 
 
-def _main(words: set[str], names: dict[str, str], has_functions: bool) -> str:
+def _main(words: set[str], names: dict[str, str], more: list[str]) -> str:
     lines = [
         "// CUDA's names as HIP's. A HIP build looks into this folder first; NVIDIA's build never sees it.",
         "// Written by gfxgraph port fix from hipify's tables. A name that HIP lacks stays, and does not compile.",
@@ -179,8 +200,8 @@ def _main(words: set[str], names: dict[str, str], has_functions: bool) -> str:
         '#include "cuda_calls.h"',
         "",
     ]
-    if has_functions:
-        lines += ["#ifdef __cplusplus", f'#include "{FUNCTIONS}"', "#endif"]
+    if more:
+        lines += ["#ifdef __cplusplus", *(f'#include "{name}"' for name in more), "#endif"]
     kernels, made = {(w, w) for w in words & _OF_KERNELS.keys()}, set()
     for name, hip in sorted(names.items() | kernels):
         if parameters := _OF_KERNELS.get(hip):
@@ -214,6 +235,6 @@ def _main(words: set[str], names: dict[str, str], has_functions: bool) -> str:
     if "CUDA_VERSION" in words or "CUDART_VERSION" in words:
         lines += ["", "// The toolkit whose names HIP has; what it lacks does not compile."]
         lines += [f"#ifndef {n}\n#define {n} 12000\n#endif" for n in ("CUDA_VERSION", "CUDART_VERSION") if n in words]
-    if "thrust::cuda" in words:
+    if any(w.startswith("thrust::") for w in words):
         lines += ["", "#ifdef __cplusplus", "#include <thrust/execution_policy.h>", *_THRUST, "#endif"]
     return "\n".join([*lines, ""])

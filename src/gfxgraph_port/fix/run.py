@@ -129,7 +129,10 @@ def _build(project: Project, found: list[FileFix]) -> None:
                 FileFix(name, old, text, [edit], [], answers, is_executable=name == is_executable, is_new=now is None)
             )
     for name, old, new, done, refused in builds.edits(project):
-        if _now(project.root, FileFix(name, "", "")) != _bytes(old):
+        now = _now(project.root, FileFix(name, "", ""))
+        if now == _bytes(f"\ufeff{old}"):
+            old, new = f"\ufeff{old}", f"\ufeff{new}"
+        if now != _bytes(old):
             continue  # not UTF-8
         found[:] = [
             f for f in found if f.path != name

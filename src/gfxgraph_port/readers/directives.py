@@ -210,33 +210,3 @@ def names_in(condition: ast.expr | None) -> set[str]:
     """Every macro a condition asks about."""
     found = {n.id for n in ast.walk(condition) if isinstance(n, ast.Name)} if condition is not None else set()
     return found - {"defined", "unknown"}
-
-
-def selections(arms: list[Arm], limit: int = 8) -> list[frozenset[int]]:
-    """Choices of one arm a chain that together show every arm once, up to ``limit`` choices.
-
-    Each choice makes a text without conditionals that a parser can take whole, however the arms cut through
-    statements and braces.
-    """
-    chains: dict[int, list[Arm]] = {}
-    for arm in arms:
-        chains.setdefault(arm.chain, []).append(arm)
-    uncovered = {a.index for a in arms}
-    below: dict[int, set[int]] = {a.index: {a.index} for a in arms}
-    for arm in reversed(arms):
-        if arm.parent is not None:
-            below[arm.parent.index] |= below[arm.index]
-    found: list[frozenset[int]] = []
-    while (uncovered or not found) and len(found) < limit:
-        chosen: set[int] = set()
-        for members in chains.values():
-            parent = members[0].parent
-            if parent is not None and parent.index not in chosen:
-                continue
-            best = max(members, key=lambda a: (len(below[a.index] & uncovered), -a.index))
-            chosen.add(best.index)
-        found.append(frozenset(chosen))
-        uncovered -= chosen
-        if not chosen:
-            break
-    return found

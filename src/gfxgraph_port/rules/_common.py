@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gfxgraph_port import bounded as re
 from gfxgraph_port.archs import ArchSet, table
@@ -13,14 +13,10 @@ from gfxgraph_port.fix.edits import of as edit_of
 from gfxgraph_port.guards.cpp import Macros, judge_macro
 from gfxgraph_port.guards.worlds import NVIDIA, DeviceKind, truth
 from gfxgraph_port.model import Hit, Severity
-from gfxgraph_port.readers.cpp import CppCall, CppFile
+from gfxgraph_port.readers.cpp import CppFile
 from gfxgraph_port.readers.directives import Arm, names_in
 from gfxgraph_port.readers.python import Function, PyFile, argument, keyword, text_of
 from gfxgraph_port.readers.text import LogicalLine, TextFile
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
-
 
 # AMD's platform by name: HIP, ROCm, their libraries, an architecture.
 AMD = re.compile(
@@ -36,15 +32,6 @@ def hit(
     """A hit on a Python node."""
     line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
     return Hit(line, column, node, values, severity, archs, guarded_by)
-
-
-def cpp_hit(
-    file: CppFile, node: Node | CppCall, *, severity: Severity | None = None, archs: ArchSet | None = None,
-    guarded_by: str = "", **values: str,
-) -> Hit:  # fmt: skip
-    """A hit on a C++ node."""
-    inner = node.node if isinstance(node, CppCall) else node
-    return Hit(file.line(inner), file.column(inner), inner, values, severity, archs, guarded_by)
 
 
 def line_hit(line: int, column: int = 0, **kwargs: Any) -> Hit:

@@ -36,19 +36,48 @@ _LANE = re.compile(
 )
 
 
+# Loads and stores with a hint to a cache: the hint has no meaning of its own.
+_MOVE = re.compile(
+    r'(\s*)asm(?:\s+volatile|\s+__volatile__)?\s*\(\s*"(ld|st)\.global((?:\.(?:nc|ca|cg|cs|lu|wb|wt|weak|L[12]::\w+))*)(?:\.v[24])?'
+    r'\.([busf])(8|16|32|64)\s+([^"]*?);?\s*"\s*:([^:]*):((?:[^:]|::)*?)(?::\s*"memory"\s*)?\)\s*;\s*'
+)
+_TYPES = {"f32": "float", "f64": "double", "8": "char", "16": "short", "32": "int", "64": "long long"}
+_OPERAND = re.compile(r'"[=+]?\w+"\s*\(((?:[^()]|\([^()]*\))*)\)')
+
+
+def _moved(text: str) -> str:
+    """A load or store of PTX in C++; "" for other PTX."""
+    match = _MOVE.fullmatch(text)
+    if match is None:
+        return ""
+    pad, is_load, kind, bits = match[1], match[2] == "ld", match[4], match[5]
+    plain = _TYPES.get(kind + bits) or ("signed " if kind == "s" else "unsigned ") + _TYPES[bits]
+    values = _OPERAND.findall(match[7]) + _OPERAND.findall(match[8])
+    order = [
+        int(n) for n in re.findall(r"%(\d+)", match[6])
+    ]  # the address is the last of a load, the first of a store
+    if not re.fullmatch(r"[\s{},%\d\[\]]+", match[6]) or sorted(order) != list(range(len(values))) or len(order) < 2:
+        return ""
+    address, parts = (order[-1], order[:-1]) if is_load else (order[0], order[1:])
+    rows = [
+        f"{values[n]} = cuda_at[{i}];" if is_load else f"cuda_at[{i}] = {values[n]};" for i, n in enumerate(parts)
+    ]
+    const = "const " if is_load else ""
+    return f"{pad}{{ auto cuda_at = ({const}{plain}*)({values[address]}); {' '.join(rows)} }}"
+
+
 def fix_inline_ptx(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
-    """A lane's number and masks come from the stand-in toolkit; other PTX is written anew by a person."""
-    line = f.line_text(hit.line)
-    match = _LANE.fullmatch(line)
-    if match is None or ctx.project.has_torch_extension:
-        return EditRefusal(hit.line, "PTX that no function of the stand-in toolkit replaces")
-    new = f"{match[1]}{match[3]} = cuda_{match[2]}();"
-    return Edit(
-        hit.line,
-        0,
-        "\n".join(["#if defined(__HIP_PLATFORM_AMD__)", new, "#else", line, "#endif"]),
-        last_line=hit.line,
+    """A lane's number and masks come from the stand-in toolkit, a load or store is C++; other PTX is a person's."""
+    last = next(
+        (n for n in range(hit.line, min(hit.line + 8, len(f.lines) + 1)) if ";" in f.line_text(n)[-3:]), hit.line
     )
+    old = "\n".join(f.line_text(n) for n in range(hit.line, last + 1))
+    match = _LANE.fullmatch(old) if not ctx.project.has_torch_extension else None
+    new = f"{match[1]}{match[3]} = cuda_{match[2]}();" if match is not None else _moved(old)
+    if not new:
+        return EditRefusal(hit.line, "PTX that no function of the stand-in toolkit replaces")
+    gate = "USE_ROCM" if ctx.project.has_torch_extension else "__HIP_PLATFORM_AMD__"
+    return Edit(hit.line, 0, "\n".join([f"#if defined({gate})", new, "#else", old, "#endif"]), last_line=last)
 
 
 def cuda_arch_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
@@ -59,7 +88,7 @@ def cuda_arch_guard(f: CppFile, ctx: Context) -> Iterator[Hit]:
 
 
 _ASKS = re.compile(
-    r"(\s*#\s*)(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?|ifndef\s+(\w+))(\s*(?://.*|/\*.*\*/\s*)?)"
+    r"(\s*#\s*(?:el)?)(?:ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?|ifndef\s+(\w+))(\s*(?://.*|/\*.*\*/\s*)?)"
 )
 
 

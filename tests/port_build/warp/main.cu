@@ -1,4 +1,5 @@
-// Runs every kernel on the device: nvcc main.cu, or hipcc through the stand-in toolkit. One line a kernel and block.
+// Runs every kernel on the device: nvcc main.cu, or hipcc through the stand-in toolkit. One line a kernel and block: its
+// name, the threads, how many have another value than reference.h says, and a number made of all values (FNV-1a).
 #include <cstdio>
 
 #include "kernels.cu"
@@ -14,7 +15,7 @@ int main() {
 #define RUN(name)                                                                                       \
   name<<<1, threads>>>(from, to);                                                                       \
   if (cudaMemcpy(out.data(), to, threads * 4, cudaMemcpyDeviceToHost) != cudaSuccess) return 2;         \
-  printf("%s %d %d\n", #name, threads, failures(#name, in, out));                                       \
+  printf("%s %d %d %08x\n", #name, threads, failures(#name, in, out), digest(out));                     \
   wrong += failures(#name, in, out) != 0;
     KERNELS(RUN)
     if (cudaFree(from) != cudaSuccess || cudaFree(to) != cudaSuccess) return 2;

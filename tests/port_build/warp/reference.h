@@ -86,6 +86,13 @@ inline Values inputs(int threads) {
   return made;
 }
 
+inline unsigned digest(const Values& out) {
+  unsigned made = 2166136261u;
+  for (int v : out)
+    for (int at = 0; at < 32; at += 8) made = (made ^ (unsigned(v) >> at & 255)) * 16777619u;
+  return made;
+}
+
 inline int failures(const char* kernel, const Values& in, const Values& out) {
   int wrong = 0;
   for (size_t t = 0; t < in.size(); t++) {

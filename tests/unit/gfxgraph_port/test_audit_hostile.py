@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
-
 from gfxgraph.cli.port import command
 from gfxgraph_port import budget, project
 from gfxgraph_port.audit import AuditError, audit
@@ -167,7 +165,7 @@ SHUFFLE = "__shfl_sync(0xffffffff, v, 0);\n"
 DEEP = {
     "conditionals": ("a.cu", "#if X\n" * 50_000 + SHUFFLE + "#endif\n" * 50_000, "too deep"),
     "arms": ("a.cu", "#if A\n" + "#elif B\n" * 50_000 + SHUFFLE + "#endif\n", "too deep"),
-    "calls": ("a.cu", "__shfl_sync(" * 50_000 + ")" * 50_000 + ";\n", "too deep"),
+    "calls": ("a.cu", "__shfl_sync(" * 50_000 + ")" * 50_000 + ";\n", "^$"),
     "python calls": ("a.py", "import torch\n" + "f(" * 50_000 + ")" * 50_000 + "\n", "syntax|too deep"),
     "python sum": ("a.py", "import torch\nx = " + "+".join(["1"] * 50_000) + "\n", "too deep|^$"),
     "attributes": ("a.py", "import torch\nx = a" + ".b" * 50_000 + "\n", "too deep|^$"),

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
-
 from gfxgraph.cli.port import command
 from gfxgraph_port import hipify
 from gfxgraph_port.build import compiler as compiling

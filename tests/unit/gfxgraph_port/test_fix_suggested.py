@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
-
 from gfxgraph.cli.port import command
 from gfxgraph_port.fix import gate, run
 from gfxgraph_port.model import Fix

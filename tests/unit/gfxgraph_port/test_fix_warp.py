@@ -14,24 +14,28 @@ from gfxgraph_port import hipify
 from gfxgraph_port.fix import compat
 
 WARP = Path(__file__).parents[2] / "port_build" / "warp"
+MEASURED = WARP / "values_nvidia.txt"  # what values.sh printed there
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on the PATH")
 
 
 def stand_in(folder: Path) -> Path:
     """The headers that `port fix` writes for the kernels, in a folder."""
-    text = "".join((WARP / name).read_text() for name in ("kernels.cu", "main.cu", "emulated/main.cpp"))
-    made = compat.headers(hipify.WORD.findall(text), ["cooperative_groups.h", "cuda_runtime.h"], hipify.load())
+    text = "".join((WARP / n).read_text() for n in ("kernels.cu", "main.cu", "functions.cu", "emulated/main.cpp"))
+    words = set(hipify.WORD.findall(text))
+    words |= {f"{word}{end}" for word in words if word.startswith("__v") for end in "2 4 s2 u2 s4 u4".split()}
+    made = compat.headers(words, ["cooperative_groups.h", "cuda/barrier", "cuda_runtime.h"], hipify.load())
     for name, body in made.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(body)
     return folder
 
 
-def run(folder: Path, *more: str) -> list[list[str]]:
+def run(folder: Path, *more: str, program: str = "emulated/main.cpp") -> list[list[str]]:
     """The emulated program's rows."""
     command = ["g++", "-std=c++17", "-O0", "-fno-omit-frame-pointer", "-w", f"-I{WARP}/emulated", f"-I{folder}"]
     binary = folder / "program"
     subprocess.run(
-        [*command, *more, "-include", "cuda_to_hip.h", str(WARP / "emulated/main.cpp"), "-o", str(binary)],
+        [*command, *more, "-include", "cuda_to_hip.h", "-x", "c++", str(WARP / program), "-o", str(binary)],
         check=True, timeout=300,
     )  # fmt: skip
     said = subprocess.run([binary], check=True, timeout=300, capture_output=True, text=True).stdout
@@ -42,11 +46,20 @@ def test_twenty_kernels_get_cudas_values_on_both_wavefronts(tmp_path: Path) -> N
     """Blocks of 32, 64, 96 and 1,024 threads; the host is told 32 too; the device's width only on request."""
     rows = run(stand_in(tmp_path))
     assert len({row[0] for row in rows[:-1]}) == 20 and len(rows) == 20 * 2 * 4 + 1
-    assert [row for row in rows[:-1] if row[-1] != "0"] == []
+    assert [row for row in rows[:-1] if row[3] != "0"] == []
     assert rows[-1] == ["host", "32", "32", "32"]
     native = run(tmp_path, "-DGFXGRAPH_NATIVE_WARP")
-    wrong = {row[0] for row in native[:-1] if row[1] == "64" and row[-1] != "0"}
+    wrong = {row[0] for row in native[:-1] if row[1] == "64" and row[3] != "0"}
     assert {"broadcast_first", "any_all", "sum_of_warp_size"} <= wrong and native[-1] == ["host", "64", "64", "64"]
+
+
+@pytest.mark.skipif(not MEASURED.is_file(), reason="values.sh has not run on an NVIDIA GPU")
+def test_values_are_those_of_an_nvidia_gpu(tmp_path: Path) -> None:
+    """Every thread of every kernel, and lanes of 8 and 16 bits and dot products on edges and drawn values."""
+    measured = {tuple(row.split()) for row in MEASURED.read_text().splitlines() if not row.startswith("barrier")}
+    kernels = {(row[0], *row[2:]) for row in run(stand_in(tmp_path))[:-1]}
+    functions = {tuple(row) for row in run(tmp_path, program="functions.cu")}
+    assert kernels | functions == measured
 
 
 def test_libraries_see_their_own_names(tmp_path: Path) -> None:

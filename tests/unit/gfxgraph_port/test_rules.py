@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
-
 from gfxgraph_port import registry
 from gfxgraph_port.archs import select
 from gfxgraph_port.audit import audit

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
-
 from tests.unit.gfxgraph_port.conftest import Run, codes
 
 
@@ -35,16 +31,8 @@ def test_width_is_asked_only_where_the_stand_in_is_not(run: Run) -> None:
 
 def test_two_rules_speak_of_one_line(run: Run) -> None:
     """One finding does not hide another that does harm."""
-    text = '__device__ void f() { asm("trap;"); float x = tex1D<float>(t, 1); }\n'
-    assert {"texture-surface", "inline-ptx"} <= set(codes(run({"k.cu": text})))
-
-
-def test_a_projects_own_texture_function_is_not_cudas(run: Run) -> None:
-    """A function called tex1D that the project defines is reported nowhere it is called."""
-    header = "inline float tex1D(const Lut& l, float x) { return l.at(x); }\n"
-    own = {"lut.h": header, "u.cpp": "float y = tex1D(l, 1);\n"}
-    assert "texture-surface" not in codes(run(own))
-    assert "texture-surface" in codes(run({"u.cu": "__device__ float y = tex1D<float>(t, 1);\n"}))
+    text = '__device__ void f(cluster_group g) { asm("trap;"); }\n'
+    assert {"libcudacxx-cg", "inline-ptx"} <= set(codes(run({"k.cu": text})))
 
 
 def test_lock_files_are_one_finding_a_rule(run: Run) -> None:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tree_sitter_cuda", reason="the port extra is not installed: pip install '.[port]'")
-
 from gfxgraph_port.impact import Impact, impact_of
 
 

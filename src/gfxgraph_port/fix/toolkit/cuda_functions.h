@@ -1,7 +1,7 @@
 // Functions of CUDA's that HIP lacks or has behind a switch, in plain C++. Each that the sources use has its name below.
-#pragma once
 #include "cuda_warp.h"  // HIP's own headers first: their uses of what is redefined here are right as they are
-#if defined(__HIPCC__)
+#if defined(__HIPCC__) && !defined(CUDA_TO_HIP_FUNCTIONS)
+#define CUDA_TO_HIP_FUNCTIONS
 
 // Lanes of 8 or 16 bits in one register; `Lane` says whether they have a sign.
 template <class Lane, class Op>

@@ -4,7 +4,8 @@
 // wavefront of 64 and is wrong there. Idea: threads of a block fill wavefronts in order, so that the lower and the upper
 // half of a wavefront are CUDA's warps 2n and 2n + 1. Shuffles get a width of 32, votes look at the caller's half.
 // With GFXGRAPH_NATIVE_WARP defined for a file a warp is the whole wavefront, and masks have a bit for each lane.
-#pragma once
+#ifndef CUDA_TO_HIP_WARP  // a torch extension can meet two copies
+#define CUDA_TO_HIP_WARP
 #include <hip/hip_runtime_api.h>
 #ifndef HIP_ENABLE_WARP_SYNC_BUILTINS
 #define HIP_ENABLE_WARP_SYNC_BUILTINS 1  // votes of cooperative groups
@@ -39,7 +40,7 @@ __device__ inline cuda_warp_mask cuda_warp_lanes(unsigned long long mask) { retu
 #endif
 
 __device__ inline cuda_warp_mask cuda_warp_vote(int said) { return cuda_warp_mask(__ballot(said) >> cuda_warp_first()); }
-__device__ inline int cuda_warp_lowest(cuda_warp_mask lanes) { return __ffsll((unsigned long long)lanes) - 1; }
+__device__ inline int cuda_warp_lowest(cuda_warp_mask lanes) { return __builtin_ctzll(lanes); }  // never none
 template <class T>
 __device__ inline T cuda_warp_from(T value, int lane) {
   return __shfl(value, lane, CUDA_WARP_WIDTH);
@@ -135,3 +136,4 @@ __device__ inline coalesced_group cuda_to_hip_coalesced_threads() {
 }
 }  // namespace cooperative_groups
 #endif
+#endif  // CUDA_TO_HIP_WARP

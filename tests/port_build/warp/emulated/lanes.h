@@ -13,6 +13,7 @@
 #include <functional>
 #include <vector>
 #define __HIPCC__ 1
+#define GFXGRAPH_LANES 1
 #define __device__
 #define __host__
 #define __global__

@@ -1,4 +1,5 @@
-// Every kernel on wavefronts of 32 and 64 lanes: kernel, wavefront, threads, threads whose value is not CUDA's.
+// Every kernel on wavefronts of 32 and 64 lanes: kernel, wavefront, threads, threads whose value is not CUDA's, and a
+// number made of all values.
 #include "../kernels.cu"
 
 #include <cstdio>
@@ -12,7 +13,7 @@ int main() {
       Values in = inputs(threads), out(threads);
 #define RUN(name)                                                           \
   lanes::launch(threads, [&] { name(in.data(), out.data()); });             \
-  std::printf("%s %d %d %d\n", #name, wave, threads, failures(#name, in, out));
+  std::printf("%s %d %d %d %08x\n", #name, wave, threads, failures(#name, in, out), digest(out));
       KERNELS(RUN)
     }
   cudaDeviceProp found;

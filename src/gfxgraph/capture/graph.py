@@ -230,15 +230,15 @@ class BridgedGraph(_TorchsGraph):
         self._unvalidated = self._state.validate_replays
         if self._state.settings.guard:
             self._put_under_guard(shown(session.begun_at))
-        self._find_holders(session.optimizers.settings())
+        if self._follows:
+            self._find_holders(session.optimizers.settings())
         self._choose_path()
 
     def _find_holders(self, settings: list[Any]) -> None:
         """From now on the program's changes of what it captured are noticed; graphed callables know theirs."""
         assert self._program is not None
-        if self._follows:
-            find = partial(held_inputs, self._program, self._is_strict, settings)
-            process.attempt(lambda: setattr(self, "_held", find()), "the search for who holds a graph's inputs")
+        find = partial(held_inputs, self._program, self._is_strict, settings)
+        process.attempt(lambda: setattr(self, "_held", find()), "the search for who holds a graph's inputs")
         if self._held and type(self) in self._asking_classes:  # else each replay is checked
             self.__class__ = self._asking_classes[type(self)]
 

@@ -40,15 +40,16 @@ _PASSED = (types.MethodType, functools.partial)
 MOST_ITEMS = 10_000
 _MODULES_OWN = frozenset(vars(nn.Module()))
 """A module's slots, hooks and flags."""
+_NONE: dict[str, Any] = {}
 _storage_of = Tensor.untyped_storage
 
 
 @dataclass(slots=True, eq=False)
-class _Node:
+class _Reached:
     """An object on the way, and the step that leads to it."""
 
     value: Any
-    up: _Node | None
+    up: _Reached | None
     key: Any
     """Of an attribute, or in a dict or list."""
     is_step: bool
@@ -103,14 +104,14 @@ def step(owner: Any, kind: str, key: Any) -> Any:
             return GONE
     if owner is None or owner is GONE:
         return GONE
-    own: Any = getattr(owner, "__dict__", None)
-    if own is not None and key in own:
+    own: dict[str, Any] = getattr(owner, "__dict__", _NONE)
+    if key in own:
         return own[key]
-    for slot in _SLOTS if own is not None and "_modules" in own else ():
-        names = own.get(slot)
-        if names is not None and key in names:
+    for slot in _SLOTS if "_modules" in own else ():
+        names = own.get(slot) or _NONE
+        if key in names:
             return names[key]
-    return GONE if own is not None else getattr(owner, key, GONE)
+    return getattr(owner, key, GONE) if own is _NONE else GONE
 
 
 class Search:
@@ -127,9 +128,9 @@ class Search:
         the code of a function or the dict of a module.
         """
         self._missing = set(self.found)
-        self._seen: dict[int, _Node] = {}
-        self._queue: deque[_Node] = deque()
-        self._held: list[tuple[int, _Node]] = []
+        self._seen: dict[int, _Reached] = {}
+        self._queue: deque[_Reached] = deque()
+        self._held: list[tuple[int, _Reached]] = []
 
     def from_frames(self, frame: FrameType | None, locals_of: Callable[[FrameType], Any]) -> Search:
         """Search from a frame outwards until each storage has a holder."""
@@ -158,7 +159,7 @@ class Search:
         while self._queue and len(self._seen) < MOST_OBJECTS:
             self._look_into(self._queue.popleft())
 
-    def _meet(self, value: Any, up: _Node | None, key: Any, is_step: bool, name: str) -> None:
+    def _meet(self, value: Any, up: _Reached | None, key: Any, is_step: bool, name: str) -> None:
         kind = type(value)  # ``isinstance`` would ask proxies for the class of what they stand for
         if issubclass(kind, _OPAQUE):
             return
@@ -166,11 +167,11 @@ class Search:
             storage = _storage(value)
             if storage in self.found:
                 self._missing.discard(storage)
-                self._held.append((storage, _Node(value, up, key, is_step, name)))
+                self._held.append((storage, _Reached(value, up, key, is_step, name)))
             return
         known = self._seen.get(id(value))
         if known is None:
-            self._seen[id(value)] = node = _Node(value, up, key, is_step, name)
+            self._seen[id(value)] = node = _Reached(value, up, key, is_step, name)
             self._queue.append(node)
         elif (
             is_step and (not known.is_step or (_is_module(up) and not _is_module(known.up))) and not _is_in(known, up)
@@ -178,13 +179,13 @@ class Search:
             # The way through modules is the one that a program changes.
             known.up, known.key, known.is_step, known.name = up, key, True, name
 
-    def _look_into(self, node: _Node) -> None:
+    def _look_into(self, node: _Reached) -> None:
         value, kind = node.value, type(node.value)
         if issubclass(kind, nn.Module):
             prefix = type(value).__name__ if not _is_module(node.up) else node.name
             own: Any = vars(value)
             for each in filter(None, (*(own.get(slot) for slot in _SLOTS), own)):
-                for name, item in [*each.items()]:
+                for name, item in [*dict(each).items()]:
                     if name not in _MODULES_OWN:
                         self._meet(item, node, name, True, f"{prefix}.{name}")
         elif issubclass(kind, Optimizer):
@@ -203,19 +204,20 @@ class Search:
         elif kind in _PASSED or str(kind.__module__).partition(".")[0] not in _LIBRARIES:
             self._look_into_other(node)
 
-    def _look_into_other(self, node: _Node) -> None:
+    def _look_into_other(self, node: _Reached) -> None:
         """An object of any other class: its own dict is asked for only where it leads on."""
         value, inner = node.value, gc.get_referents(node.value)
         if all(issubclass(type(each), _OPAQUE) for each in inner):
             return
         names = {id(item): name for name, item in _attributes(value)}
+        own: dict[str, Any] = getattr(value, "__dict__", _NONE)
         for item in inner:
             name = names.get(id(item))
-            if item is not getattr(value, "__dict__", None):
+            if item is not own:
                 of = f"{type(value).__name__}.{name}" if name is not None else node.name
                 self._meet(item, node, name, name is not None, of)
             elif type(value).__dictoffset__ != 0:  # one that is stored apart
-                for name, each in [*item.items()]:
+                for name, each in [*own.items()]:
                     self._meet(each, node, name, True, f"{type(value).__name__}.{name}")
 
 
@@ -229,11 +231,11 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
                     yield name, item
 
 
-def _is_module(node: _Node | None) -> bool:
+def _is_module(node: _Reached | None) -> bool:
     return node is not None and issubclass(type(node.value), nn.Module)
 
 
-def _is_in(known: _Node, node: _Node | None) -> bool:
+def _is_in(known: _Reached, node: _Reached | None) -> bool:
     """Whether the way to ``node`` leads through ``known``."""
     while node is not None:
         if node is known:
@@ -249,9 +251,9 @@ def _storage(tensor: Tensor) -> int:
         return 0
 
 
-def _holder(node: _Node) -> Holder | None:
+def _holder(node: _Reached) -> Holder | None:
     steps: list[tuple[str, Any]] = []
-    at: _Node = node
+    at: _Reached = node
     while at.is_step and at.up is not None:
         steps.insert(0, ("item" if issubclass(type(at.up.value), dict | list | tuple) else "attribute", at.key))
         at = at.up

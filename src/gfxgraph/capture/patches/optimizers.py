@@ -5,8 +5,8 @@ optimizers make their state in their first step: captured, each replay would beg
 is refused, unless the captured code also makes the optimizer.
 
 What a step takes from Python is a constant of the graph, as in torch; a replay that would go on with an old one
-raises. The rate of an optimizer that takes tensors for it (``capturable``) is an input, which gets what a scheduler
-sets. Code that changes a number inside the capture is refused: Python's part of a step happens once.
+raises. The rate of an optimizer that takes tensors for it (``capturable``) is an input, to which what schedulers set
+is written. Code that changes a number inside the capture is refused: Python's part of a step happens once.
 """
 
 from __future__ import annotations
@@ -160,9 +160,8 @@ class Settings(HostRead):
 
     def check(self) -> None:
         super().check()
-        optimizer = self._optimizer()
-        for at, rate in enumerate(self._rates) if optimizer is not None else ():
-            now = optimizer.param_groups[at]["lr"]
+        for at, rate in enumerate(self._rates):
+            now = self._groups[at]["lr"]
             if rate is not None and now != self._written[at]:
                 rate.fill_(now)
                 self._written[at] = now

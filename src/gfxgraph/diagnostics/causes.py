@@ -18,6 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gfxgraph.diagnostics.literals import literals_of, telling
+
 Facts = Mapping[str, object]
 MOST = 6
 """Causes that a class may have."""
@@ -170,9 +172,6 @@ def judge(
 @lru_cache(maxsize=256)
 def _tells(log: str) -> bool:
     """Whether an expression says more than a name, which far from the failure is only the log's surroundings."""
-    # lazily: the index reads the causes
-    from gfxgraph.diagnostics.index import literals_of, telling
-
     return min(map(telling, literals_of(log))) >= _TELLS
 
 

@@ -12,17 +12,16 @@ import json
 import re
 import threading
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from re import _constants as constants  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
 from gfxgraph import files
 from gfxgraph.diagnostics import derived_files, kinds, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 from gfxgraph.diagnostics.kinds import Item
+from gfxgraph.diagnostics.literals import LEAST, literals_of, n_ways
 
 VERSION = 56
 """Increased when the format of the derived file changes."""
@@ -31,18 +30,13 @@ with suppress(ImportError):
     hyperscan = importlib.import_module("hyperscan")
 _IGNORE_CASE = (True, True, False)
 """Of findings, of additions to them, of kinds of lines."""
-_LEAST = 2  # characters of a literal
-_FEW = 4  # repetitions
 DIGITS = b"0123456789"
 DIGIT = re.compile(r"(?<![\[{\d,-])\d(?!\d*,?\d*\}|-)")
 """What an expression holds if a text must hold that digit, not one of a set or a count."""
-_COMMON = re.compile("error|fail|support|not |invalid|available|found|unable|could|cannot|file|device|memory")
 _MOST_KNOWN = 4096
 _MUCH = 16 << 20  # bytes searched, from which on an automaton of all expressions saves more than it costs
 _SHORT = 240  # bytes of a text that no expression takes long for
 
-Nodes = Iterable[Any]
-"""A parsed expression, as ``re`` has it."""
 _Automaton = tuple[Any, Any]
 
 
@@ -104,7 +98,7 @@ class Searcher:
 
     def _compiled(self, regex: str, *, is_long: bool) -> Callable[[bytes], object]:
         """``re`` where it tries few ways, else an automaton, which takes longer to make."""
-        if hyperscan is None or not is_long or _n_ways(parser.parse(regex)) < 2:
+        if hyperscan is None or not is_long or n_ways(regex) < 2:
             return re.compile(regex.encode(), self._flags).search
         automaton = _automaton([regex.encode()], self._flags)
         return lambda text: self._scan(automaton, text)
@@ -130,50 +124,6 @@ def _automaton(expressions: Sequence[bytes], flags: int) -> _Automaton:
     how |= hyperscan.HS_FLAG_CASELESS if flags & re.IGNORECASE else 0
     database.compile(expressions=expressions, elements=len(expressions), flags=how)
     return database, hyperscan.Scratch(database)
-
-
-def needed(nodes: Nodes) -> frozenset[str]:
-    """Literals of a parsed expression, in small letters, one of which is in every text that matches; {''} if none."""
-    sets, run = [frozenset({""})], ""
-    for op, value in [*nodes, (None, None)]:
-        if op is constants.LITERAL and value < 128:
-            run += chr(value).lower()
-            continue
-        sets.append(frozenset({run}))
-        run = ""
-        if op is constants.SUBPATTERN:
-            sets.append(needed(value[3]))
-        elif op is constants.BRANCH:
-            sets.append(frozenset().union(*(needed(arm) for arm in value[1])))
-        elif op in (constants.MAX_REPEAT, constants.MIN_REPEAT) and value[0] > 0:
-            sets.append(needed(value[2]))
-        elif op is constants.IN and all(kind is constants.LITERAL and code < 128 for kind, code in value):
-            letters = {chr(code).lower() for _, code in value}
-            run = letters.pop() if len(letters) == 1 else ""
-    return max(sets, key=lambda one: (min(map(telling, one)), -len(one)))
-
-
-def literals_of(regex: str) -> frozenset[str]:
-    """``needed`` of an expression."""
-    return needed(parser.parse(regex))
-
-
-def telling(literal: str) -> int:
-    """How much a literal tells: its length, but little where every log is full of it."""
-    return min(len(literal), _LEAST) if _COMMON.search(literal) else len(literal)
-
-
-def _n_ways(nodes: Nodes) -> int:
-    """How many repetitions of an expression multiply the ways that a search can go; one without end counts double."""
-    total = 0
-    for op, value in nodes:
-        if op is constants.SUBPATTERN:
-            total += _n_ways(value[3])
-        elif op is constants.BRANCH:
-            total += max(map(_n_ways, value[1]))
-        elif op in (constants.MAX_REPEAT, constants.MIN_REPEAT):
-            total += (value[1] > _FEW) + (value[1] is constants.MAXREPEAT) + _n_ways(value[2])
-    return total
 
 
 class Index(NamedTuple):
@@ -245,7 +195,7 @@ def _needs(items: Sequence[Item]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for number, item in enumerate(items):
         literals = literals_of(item.regex)
-        for literal in literals if min(map(len, literals)) >= _LEAST else ("",):
+        for literal in literals if min(map(len, literals)) >= LEAST else ("",):
             found.setdefault(literal, []).append(number)
     return found
 

@@ -220,6 +220,16 @@ def access_facts(site: Site) -> dict[str, object]:
     }
 
 
+def _engines(site: Site, installed: Mapping[str, str]) -> list[str]:
+    engines = [f"{name} {installed[name]}" for name in sorted(_ENGINES & installed.keys())]
+    engines += [name for name in _PROGRAMS if shutil.which(name)]
+    if migraphx_available(site.machine, site.rocm) and not {"migraphx", "torch-migraphx"} & installed.keys():
+        engines.append("MIGraphX (library)")
+    if library := config.load().lib:
+        engines.append("native library" if Path(library).exists() else "native library (missing)")
+    return engines
+
+
 def software_facts(site: Site) -> dict[str, object]:
     torch, trees = site.torch, site.rocm
     listed = [tree_version(site.machine, tree) for tree in trees]
@@ -248,12 +258,7 @@ def software_facts(site: Site) -> dict[str, object]:
     others = [name for name in installed if name.startswith("onnxruntime")]
     found["package.onnx_hidden"] = len(others) > 1 or "onnxruntime-gpu" in others
     found["package.namesake"] = " in ".join(filter(None, other_gfxgraph(site.search)))
-    engines = [f"{name} {installed[name]}" for name in sorted(_ENGINES & installed.keys())]
-    engines += [name for name in _PROGRAMS if shutil.which(name)]
-    if migraphx_available(site.machine, trees) and not {"migraphx", "torch-migraphx"} & installed.keys():
-        engines.append("MIGraphX (library)")
-    if library := config.load().lib:
-        engines.append("native library" if Path(library).exists() else "native library (missing)")
+    engines = _engines(site, installed)
     found |= {"engines": engines, "engines.n": len(engines)}
     if trees:
         path = config.variables(["LD_LIBRARY_PATH"]).get("LD_LIBRARY_PATH", "")

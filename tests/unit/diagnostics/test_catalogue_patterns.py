@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gfxgraph.diagnostics.explain import explain
-from gfxgraph.diagnostics.index import Item, needed, rows
+from gfxgraph.diagnostics.index import Item, rows
+from gfxgraph.diagnostics.literals import needed
 from gfxgraph.hardware import advice
 
 PROSE = sorted(set(re.findall(r"[a-z]{3,}", " ".join(topics.values()).lower())))

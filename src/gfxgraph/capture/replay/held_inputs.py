@@ -122,6 +122,7 @@ class HeldInputs:
             memory = tensor.data
             self.counts[memory_of(memory)] += 1
             program.externals[value] = memory
+        program.source = self.source
         _every.add(self)
         self._watch()
 
@@ -151,6 +152,12 @@ class HeldInputs:
         memory = tensor.data
         self.slots.append(Slot(holder, memory, memory.data_ptr(), storage, seen))
         self.counts[storage] += 1
+
+    def source(self, held: Tensor) -> tuple[Tensor, str]:
+        """The program's own tensor in the memory of an input, and the place that holds it."""
+        storage = memory_of(held)
+        at = next((each for each in self.slots if each.storage == storage and each.is_met_by(held)), None)
+        return (at.was, at.holder.name) if at is not None else (held, "")
 
     # -- watching -----------------------------------------------------------------------------------
 

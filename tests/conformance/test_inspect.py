@@ -40,6 +40,14 @@ def test_inputs_and_results_have_names_and_sizes(capture):
     assert seen.pool_nbytes >= 128 and seen.driver_nbytes is not None
 
 
+def test_inputs_are_listed_with_the_places_that_hold_them(capture):
+    """A weight by its module's, where no variable of the program's holds it."""
+    net = torch.nn.ModuleList([torch.nn.Linear(8, 8)]).cuda()
+    graph, _ = capture(lambda: net[0](torch.ones(4, 8, device="cuda")))
+    (seen,) = graph.explain()
+    assert {tensor.name.rpartition(".")[2] for tensor in seen.externals} == {"weight", "bias"}
+
+
 def test_a_split_says_why_and_what_to_write_instead(capture):
     """A host step names its operation and line, the reason, and a rewrite."""
     x = torch.ones(4, device="cuda")

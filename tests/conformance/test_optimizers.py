@@ -194,6 +194,11 @@ def test_a_loaded_state_is_refused_where_the_capture_was_split(platform, name):
     assert "the state of Adam" in twins.refused
 
 
+def _set_eps(i, optimizer):
+    if i == 3:
+        optimizer.param_groups[0]["eps"] = 0.5
+
+
 def _set_rate(i, optimizer):
     if i == 3:
         optimizer.param_groups[0]["lr"] = 0.5
@@ -205,13 +210,19 @@ def _add_group(i, optimizer):
 
 
 @pytest.mark.parametrize(
-    ("change", "text"), [(_set_rate, "'lr' of Adam"), (_add_group, "the number of groups of Adam")]
+    ("change", "text"), [(_set_eps, "'eps' of Adam"), (_add_group, "the number of groups of Adam")]
 )
 def test_settings_are_constants_that_are_compared(platform, change, text):
-    """A learning rate that Python changes, or another group, is not followed: the replay raises and names it."""
+    """A number that Python changes, or another group, is not followed: the replay raises and names it."""
     twins = Twins(partial(optim.Adam, lr=0.05, capturable=True), step=split)
     assert twins.replays(before=change) == ["right"] * 3 + ["guarded"]
     assert text in twins.refused
+
+
+def test_a_rate_is_followed_where_the_capture_was_split(platform):
+    """It is an input of the graph: the optimizer takes tensors."""
+    twins = Twins(partial(optim.Adam, lr=0.05, capturable=True), step=split)
+    assert twins.replays(before=_set_rate) == ["right"] * N_REPLAYS
 
 
 @pytest.mark.any_platform

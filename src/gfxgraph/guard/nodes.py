@@ -225,7 +225,8 @@ def _use(role: str, value: TapeValue, program: Program, names: TensorNames | Non
     if isinstance(held, Tensor):
         if not held.is_cuda:
             return None
-        name = names.of(held) if names is not None else ""
+        tensor, place = program.source(held)
+        name = (names.of(tensor) if names is not None else "") or place
         return TensorUse(role, name, describe(held), held.data_ptr(), Layout.of(held).span_nbytes)
     layout = held if held is not None else value.layout or program.layouts.get(value)
     if not isinstance(layout, Layout):

@@ -219,7 +219,8 @@ def _triton_functions() -> dict[str, str]:
 def _externals(program: Program, names: TensorNames | None) -> Iterator[TensorUse]:
     for held in program.externals.values():
         if isinstance(held, Layout | Tensor):
-            yield _info(names.of(held) if names is not None and isinstance(held, Tensor) else "", held)
+            tensor, place = program.source(held) if isinstance(held, Tensor) else (None, "")
+            yield _info((names.of(tensor) if names is not None and tensor is not None else "") or place, held)
 
 
 def _outputs(program: Program, names: TensorNames | None) -> Iterator[TensorUse]:

@@ -182,12 +182,7 @@ class Search:
     def _look_into(self, node: _Reached) -> None:
         value, kind = node.value, type(node.value)
         if issubclass(kind, nn.Module):
-            prefix = type(value).__name__ if not _is_module(node.up) else node.name
-            own: Any = vars(value)
-            for each in filter(None, (*(own.get(slot) for slot in _SLOTS), own)):
-                for name, item in [*dict(each).items()]:
-                    if name not in _MODULES_OWN:
-                        self._meet(item, node, name, True, f"{prefix}.{name}")
+            self._look_into_module(node)
         elif issubclass(kind, Optimizer):
             for name in ("param_groups", "state"):
                 self._meet(getattr(value, name), node, name, True, f"{type(value).__name__}.{name}")
@@ -196,13 +191,25 @@ class Search:
                 shown = repr(name) if type(name) in (int, str) else "..."
                 self._meet(item, node, name, True, f"{node.name}[{shown}]")
         elif kind is types.FunctionType:
-            self._globals(value.__code__, value.__globals__)
-            for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
-                self._meet(next(iter(gc.get_referents(cell)), None), node, name, False, name)
-            for item in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()):
-                self._meet(item, node, None, False, node.name)
+            self._look_into_function(node)
         elif kind in _PASSED or str(kind.__module__).partition(".")[0] not in _LIBRARIES:
             self._look_into_other(node)
+
+    def _look_into_module(self, node: _Reached) -> None:
+        value = node.value
+        prefix, own = node.name if _is_module(node.up) else type(value).__name__, vars(value)
+        tables: list[dict[str, Any]] = [*(own.get(slot) or _NONE for slot in _SLOTS), own]
+        for name, item in [row for each in tables for row in each.items()]:
+            if name not in _MODULES_OWN:
+                self._meet(item, node, name, True, f"{prefix}.{name}")
+
+    def _look_into_function(self, node: _Reached) -> None:
+        value = node.value
+        self._globals(value.__code__, value.__globals__)
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
+            self._meet(next(iter(gc.get_referents(cell)), None), node, name, False, name)
+        for item in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()):
+            self._meet(item, node, None, False, node.name)
 
     def _look_into_other(self, node: _Reached) -> None:
         """An object of any other class: its own dict is asked for only where it leads on."""

@@ -210,10 +210,8 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
         out = call(*args, **kwargs) if kwargs else call(*args)
         rows, owner = self.rows, self.owner
         if type(out) is Tensor and out.is_cuda:
-            made: Any = out.__weakref__
-            if made is None:
-                made = self.outside.get(identity(out))
-            elif type(made) is not TapeValue or made.owner is not owner:
+            made: Any = out.__weakref__ or self.outside.get(identity(out))
+            if made is not None and (type(made) is not TapeValue or made.owner is not owner):
                 made = self.known(out)
             if made is None:
                 base = spec_args[0] if spec_args else None
@@ -252,10 +250,8 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
                 launched = self._new_nodes(after)
         owner = self.owner
         if type(out) is Tensor and out.is_cuda:
-            made: Any = out.__weakref__
-            if made is None:
-                made = self.outside.get(identity(out))
-            elif type(made) is not TapeValue or made.owner is not owner:
+            made: Any = out.__weakref__ or self.outside.get(identity(out))
+            if made is not None and (type(made) is not TapeValue or made.owner is not owner):
                 made = self.known(out)
             if made is None:  # an in-place operation returns the same value, changed
                 made = TapeValue(out)

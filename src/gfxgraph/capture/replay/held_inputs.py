@@ -122,6 +122,7 @@ class HeldInputs:
             memory = tensor.data
             self.counts[memory_of(memory)] += 1
             program.externals[value] = memory
+        program.source = self.source
         _every.add(self)
         self._watch()
 
@@ -152,6 +153,12 @@ class HeldInputs:
         self.slots.append(Slot(holder, memory, memory.data_ptr(), storage, seen))
         self.counts[storage] += 1
 
+    def source(self, held: Tensor) -> tuple[Tensor, str]:
+        """The program's own tensor in the memory of an input, and the place that holds it."""
+        storage = memory_of(held)
+        at = next((each for each in self.slots if each.storage == storage and each.is_met_by(held)), None)
+        return (at.was, at.holder.name) if at is not None else (held, "")
+
     # -- watching -----------------------------------------------------------------------------------
 
     def _watch(self) -> None:
@@ -162,30 +169,18 @@ class HeldInputs:
         lines: list[str] = []
         asked: dict[tuple[int, Any], None] = {}
         for slot in self.slots:
-            for owner, kind, key in slot.holder.ways():
-                if (id(owner), key) in asked:
-                    continue
-                asked[id(owner), key] = None
-                if not self._watch_step(owner, kind, key, first, behind):
-                    n = len(names)
-                    names |= {f"slot{n}": slot}
-                    lines.append(f"if slot{n}.holder.now() is not slot{n}.was: return True")
+            new = [way for way in slot.holder.ways() if (id(way[0]), way[2]) not in asked]
+            asked |= dict.fromkeys((id(owner), key) for owner, _, key in new)
+            if not all([self._watch_step(*way, first, behind) for way in new]):
+                names |= {(name := f"slot{len(names)}"): slot}
+                lines.append(f"if {name}.holder.now() is not {name}.was: return True")
             found = words_to(slot.was)
             if found is None:
-                n = len(names)
-                names |= {f"slot{n}": slot}
-                lines.append(f"if slot{n}.was.data_ptr() != {slot.address}: return True")
+                names |= {(name := f"slot{len(names)}"): slot}
+                lines.append(f"if {name}.was.data_ptr() != {slot.address}: return True")
             else:
                 behind += found
-        used = {owner for owner, _ in asked}
-        for n, each in enumerate(self._settings):
-            for group in each.groups():
-                used.add(id(group))
-                for name in group:
-                    self._watched.add(group, name, None)
-            names |= {f"settings{n}": each}
-            lines.append(f"if settings{n}.are_others(): return True")
-        self._watched.let_go(used)
+        self._watched.let_go({owner for owner, _ in asked} | self._watch_settings(names, lines))
         before = ["if kept.has_changed: return True"]
         for phase in (first, [*behind, *self._watched.tags]):  # a list's items lie behind what the list points to
             if phase:
@@ -201,6 +196,15 @@ class HeldInputs:
         self.has_changed = scope.pop("has_changed")
         for name in names:  # it has them as defaults; here they would make a cycle
             del scope[name]
+
+    def _watch_settings(self, names: dict[str, Any], lines: list[str]) -> set[int]:
+        """Watch the numbers of optimizers; the dicts that they are in, by identity."""
+        for n, each in enumerate(self._settings):
+            names |= {f"settings{n}": each}
+            lines.append(f"if settings{n}.are_others(): return True")
+            for numbers, name in [(group, name) for group in each.groups() for name in group]:
+                self._watched.add(numbers, name, None)
+        return {id(group) for each in self._settings for group in each.groups()}
 
     def _watch_step(self, owner: Any, kind: str, key: Any, first: list[int], behind: list[int]) -> bool:
         """Watch one step of a way; False if it must be taken at each look."""
@@ -436,17 +440,20 @@ class _Change:
                 self._refuse(slot, kind_of(now))
             else:
                 due.append((slot, now))
-        is_written = bool(due and others) and self.held.is_written(changed[0].memory)
-        for slot, now in due:
-            for other in others:
-                if other.holder.is_slot or is_written:
-                    self._agree(slot, now, other, other.holder.now())
-                else:
-                    self._drop(other)
-            others = [other for other in others if other in self.held.slots]
-            for other, theirs in due:
-                self._agree(slot, now, other, theirs)
+        if due:
+            self._settle_with_others(due, others)
         return due
+
+    def _settle_with_others(self, due: list[tuple[Slot, Tensor]], others: list[Slot]) -> None:
+        """All places that count must agree; what else holds the old tensor keeps it."""
+        is_written = bool(others) and self.held.is_written(due[0][0].memory)
+        for other in others:
+            if other.holder.is_slot or is_written:
+                self._agree(*due[0], other, other.holder.now())
+            else:
+                self._drop(other)
+        for other, theirs in due:
+            self._agree(*due[0], other, theirs)
 
     def _agree(self, slot: Slot, now: Tensor, other: Slot, theirs: Any) -> None:
         """Two places of one input must hold the same content: the graph has it once."""

@@ -418,6 +418,8 @@ class Program:
     """Host memory that must hold at a replay what it held at capture."""
     addresses: set[int] = field(default_factory=set)
     """Addresses of this program's results in its graph's pool."""
+    source: Callable[[Tensor], tuple[Tensor, str]] = lambda held: (held, "")
+    """For an input the program's own tensor in that memory, and the place that holds it."""
     by_nodes: Callable[[SegmentStep, Program], None] | None = None
     """Replays one segment node by node, if faults are to be localized."""
     n_by_tape: int = 0

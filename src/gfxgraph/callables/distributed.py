@@ -29,10 +29,10 @@ def why_apart(fn: Any) -> str:
 
 
 def run_apart(
-    fn: Callable[..., Any], why: str, eager: Counter[str], report: Callable[[str], Any], args: Args, kwargs: Kwargs
+    fn: Callable[..., Any], why: str, eager: Counter[str], report: Callable[..., Any], args: Args, kwargs: Kwargs
 ) -> Any:
     """The fast path of such a module: the call itself, counted with the reason, which is reported once."""
     if why not in eager:
-        report(why)
+        report(why, for_good=False)
     eager[why] += 1
     return fn(*args, **kwargs)

@@ -174,21 +174,21 @@ class Graphed:
         self._captured: Callable[..., Captured] = Captured
         """Makes what captures one signature."""
         self._padding = Judge(fn, self._run, self._front, self._name, self._dims, self._eager)
-        self._with_gradients: BucketedGradients | None = None
-        if self._dims is not None and self._front is not None:
-            self._with_gradients = BucketedGradients(
-                fn, self._name, self._dims, self._padding, self._worlds, self._slow_ways, options.strict
-            )
-        why = why_apart(fn)
-        if why:
-            report = functools.partial(self._shared.fall_back, for_good=False)
-            self._fast = functools.partial(run_apart, fn, why, self._eager, report)
+        self._with_gradients = self._in_buckets()
+        if why := why_apart(fn):
+            self._fast = functools.partial(run_apart, fn, why, self._eager, self._shared.fall_back)
         self._state: process.Process | None = None
         self._bound: dict[str, Graphed] = {}
         """As a method: of what has no dict to keep it in."""
         functools.update_wrapper(self, fn, updated=())
         self.account.replays = _asked(self, "_n_calls_by_graph", 0)
         self.account.parts = _asked(self, "_operations", (0, 0))
+
+    def _in_buckets(self) -> BucketedGradients | None:
+        if self._dims is None or self._front is None:
+            return None
+        strict, judge = self._options.strict, self._padding
+        return BucketedGradients(self._fn, self._name, self._dims, judge, self._worlds, self._slow_ways, strict)
 
     # -- one call ---------------------------------------------------------------------------------
 
@@ -247,12 +247,7 @@ class Graphed:
                 raise RunEagerly(self._off)
             return self._in_bucket(state, args, kwargs)
         except InPieces as pieces:
-            why = self._worlds.why_bare(pieces)
-            if not why:
-                return self._worlds.in_pieces(pieces, args, kwargs)
-            if why not in self._eager:
-                self._shared.fall_back(why, for_good=False)
-            for_good = True
+            return self._worlds.in_pieces(pieces, args, kwargs)
         except DriverError as error:  # before any launch: a failed launch raises ReplayError
             why = "a driver call failed"
             if state is not None:
@@ -270,13 +265,17 @@ class Graphed:
         return result
 
     def _in_bucket(self, state: process.Process, args: Args, kwargs: Kwargs) -> Any:
-        """As `_graphed`; a call that needs gradients runs in its bucket, if one serves it."""
+        """As `_graphed`; a call that needs gradients runs in its bucket, one whose pieces are no graphs eagerly."""
         try:
             return self._graphed(state, args, kwargs)
         except InPieces as pieces:
-            if self._with_gradients is None or pieces.call is None:
+            why, call = self._worlds.why_bare(pieces), pieces.call
+            if why and why not in self._eager:
+                self._shared.fall_back(why, for_good=False)
+            if why:
+                raise RunEagerly(why, for_good=True) from None
+            if self._with_gradients is None or call is None:
                 raise
-            call = pieces.call
             result, fast = self._with_gradients(pieces)
             if fast is not None:
                 near = self._near[_near(call.structure, call.tensors)] = Route(None)

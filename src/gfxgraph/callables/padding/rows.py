@@ -303,8 +303,7 @@ class _Rows:
         fresh = [pair for pair in leaves if isinstance(pair[0], Tensor) and _home(pair[0]) not in kept]
         step.out = [self._placed(*pair, step.cause(Why.NO_RULE)) for pair in fresh]
         problem = self._problem(step)
-        if self.backward is None and step.carrying() and mixes_backward(step):
-            self.backward = step.cause(Why.BACKWARD)
+        self.backward = self.backward or self._mixing(step)
         self.needs_last = self.needs_last or step.needs_last
         for tensor in written:
             self._write(step, self._value(tensor), problem)
@@ -312,6 +311,10 @@ class _Rows:
             self._keep(*pair, self._result(step, made, problem))
         if any(isinstance(leaf, (list, tuple)) for leaf in entry.leaves):
             raise PaddingRefusal.by(step.cause(Why.NO_RULE))
+
+    @staticmethod
+    def _mixing(step: JudgedOperation) -> Cause | None:
+        return step.cause(Why.BACKWARD) if step.carrying() and mixes_backward(step) else None
 
     def _problem(self, step: JudgedOperation) -> Cause | None:
         """Why the results are unknown; None if rows stay apart, or do not reach the operation."""

@@ -235,3 +235,24 @@ def test_an_evicted_graph_is_not_kept_and_is_captured_again(platform):
         torch.testing.assert_close(step(graphed, module, None, seed), step(eager, eager, None, seed))
     assert_same(gradients(module), gradients(eager))
     assert graphs.n_captures == 2
+
+
+@pytest.mark.parametrize("net", [lambda: torch.nn.Linear(8, 8), lambda: torch.nn.BatchNorm1d(8)])
+def test_a_step_is_one_launch_each_way(net, platform, monkeypatch):
+    """Copies of arguments, results and gradients are nodes of the launch; a batch norm saves none of its statistics."""
+    if platform != "cuda":
+        pytest.skip("this runtime's execs must not be changed from call to call")
+    from gfxgraph import simulator
+
+    net = net().cuda()
+    g, x, grad = gfxgraph.graphed(net), *(torch.randn(4, 8, device="cuda") for _ in range(2))
+    for _ in range(6):
+        g(x).backward(grad)
+    device, seen = simulator.active().device, []
+    for name in ("submit", "launch"):
+        real = getattr(device, name)
+        monkeypatch.setattr(device, name, lambda *args, _real=real, _name=name: seen.append(_name) or _real(*args))
+    for p in net.parameters():
+        p.grad = None
+    g(x).backward(grad)
+    assert [name for name in seen if name == "launch"] == ["launch"] * 2 and len(seen) == 2, seen

@@ -202,10 +202,10 @@ for name, is_own_stream in (("captured", True), ("captured elsewhere", False)):
         row["error"] = f"{type(error).__name__}: {error}"
     print(json.dumps(row), flush=True)
 
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 
-sharded = fully_shard(nn.Linear(4, 4), mesh=init_device_mesh("cpu", (2,)))
+sharded = fully_shard(nn.Linear(4, 4), mesh=DeviceMesh.from_group(dist.group.WORLD, "cpu"))
 print(json.dumps({"scenario": "fsdp2", "rank": RANK, "why": why_apart(nn.Sequential(sharded))}), flush=True)
 dist.barrier()
 os._exit(0)

@@ -242,7 +242,7 @@ def test_a_step_is_one_launch_each_way(net, platform, monkeypatch):
     """Copies of arguments, results and gradients are nodes of the launch; a batch norm saves none of its statistics."""
     if platform != "cuda":
         pytest.skip("this runtime's execs must not be changed from call to call")
-    from gfxgraph import simulator
+    import gfxgraph_simulator as simulator
 
     net = net().cuda()
     g, x, grad = gfxgraph.graphed(net), *(torch.randn(4, 8, device="cuda") for _ in range(2))

@@ -53,7 +53,7 @@ def gone(text: str, tracked: frozenset[str], decisions: frozenset[str]) -> Itera
 
 
 def gone_decisions(text: str, decisions: frozenset[str]) -> Iterator[tuple[int, str]]:
-    """As `gone`, of decisions alone; ``docs/decisions/0069`` is no file, since a page holds a room's."""
+    """As `gone`, of decisions alone; a number after the folder is no file, since a page holds a room's."""
     for match in DECISION.finditer(text):
         line = text.count("\n", 0, match.start())
         if match[1]:

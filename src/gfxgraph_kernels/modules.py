@@ -39,7 +39,7 @@ class Applied:
         is_choosing: whether `greedy` and `sample` should choose the tokens, too; the model's caller has to do that.
     """
 
-    _model: weakref.ref[Any]
+    _model: weakref.ref[object]
     swapped: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
     verdicts: dict[str, timed_choice.TrialTimes] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Swap(NamedTuple):
     """
 
     name: str
-    facts_of: Callable[[nn.Module], Any]
+    facts_of: Callable[[nn.Module], object]
     forward: Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
     given: Callable[[Any, Tensor, int], tuple[tuple[Any, ...], dict[str, Any]]]
 
@@ -198,8 +198,8 @@ class _Work:
         facts: object,
         held: list[Tensor],
         like: Tensor,
-        ours: Callable[[], Any],
-        theirs: Callable[[], Any],
+        ours: Callable[[], object],
+        theirs: Callable[[], object],
     ) -> bool:
         sizes = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in held]
         key = kind, repr(facts), repr(sizes)
@@ -284,7 +284,7 @@ def _joined(made: object) -> Tensor:
 # -- the new forwards ----------------------------------------------------------------------------------
 
 
-def _only(args: tuple[object, ...], kwargs: dict[str, Any]) -> Tensor | None:
+def _only(args: tuple[object, ...], kwargs: dict[str, object]) -> Tensor | None:
     """The argument, if it is a single tensor."""
     return args[0] if len(args) == 1 and not kwargs and isinstance(args[0], Tensor) else None
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -30,7 +29,7 @@ class TrialTimes:
         return self.ours_us < MARGIN * self.theirs_us
 
 
-def measured(ours: Callable[[], Any], theirs: Callable[[], Any], device: torch.device) -> TrialTimes:
+def measured(ours: Callable[[], object], theirs: Callable[[], object], device: torch.device) -> TrialTimes:
     """Time both alternately, as graphs."""
     timers = [timer(way, device) for way in (ours, theirs)]
     turns = [[timer() for timer in timers] for _ in range(N_TURNS)]
@@ -38,7 +37,7 @@ def measured(ours: Callable[[], Any], theirs: Callable[[], Any], device: torch.d
     return TrialTimes(mine, other)
 
 
-def timer(way: Callable[[], Any], device: torch.device, n_calls: int = N_CALLS) -> Callable[[], float]:
+def timer(way: Callable[[], object], device: torch.device, n_calls: int = N_CALLS) -> Callable[[], float]:
     """A function that returns the microseconds of one call, timed over ``n_calls`` in a graph."""
     graph = torch.cuda.CUDAGraph()
     stream = torch.cuda.Stream(device)

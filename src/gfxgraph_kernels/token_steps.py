@@ -48,7 +48,7 @@ def why_not_rows(x: Tensor, weight: Tensor) -> str:
     return reason or f"more than {MOST_ROWS} rows" * (x.shape[:-1].numel() > MOST_ROWS)
 
 
-def slot_of(facts: AttentionModules, attention: nn.Module, x: Tensor, given: dict[str, Any]) -> TokenSlot | str:
+def slot_of(facts: AttentionModules, attention: nn.Module, x: Tensor, given: dict[str, object]) -> TokenSlot | str:
     """The token's slot; or why an attention's, or its layer's, own forward must handle the call."""
     reason = why_not_rows(x, attention.q_proj.weight)  # type: ignore[arg-type, union-attr]
     if reason:

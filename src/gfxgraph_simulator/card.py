@@ -54,7 +54,7 @@ class Simulator:
         self.default_generator.guard(self.assert_not_capturing)
         # Events that would have ended a real process from inside a destructor.
         self.crashes: list[str] = []
-        self._pinned: dict[int, weakref.ref[Any]] = {}
+        self._pinned: dict[int, weakref.ref[object]] = {}
 
     def retire(self) -> None:
         """Let the next simulator reuse this one's addresses, if nothing lives there any more."""
@@ -222,13 +222,13 @@ class Simulator:
         It is called with a CPU tensor over the memory of each of ``tensors``, at once or at every replay.
         """
         with below_the_dispatcher():
-            twins: list[Any] = [self.arena.twin(tensor) for tensor in tensors]
+            twins: list[object] = [self.arena.twin(tensor) for tensor in tensors]
 
             def run(node: RecordedNode, generator: torch.Generator | None) -> None:
                 function(*node.call[0])
 
             def make() -> RecordedNode:
-                slots: list[tuple[Any, Any]] = [(twins, at) for at in range(len(twins))]
+                slots: list[tuple[object, object]] = [(twins, at) for at in range(len(twins))]
                 # What it writes is unknown; by convention the result comes last.
                 return RecordedNode(kind, name, run, call=(twins, {}), input_slots=slots, target_slots=slots[-1:])
 

@@ -91,7 +91,7 @@ def _leaving_out(original: Callable[..., None]) -> Callable[..., None]:
         _announce()
         n_done = 0
 
-        def counted() -> Any:
+        def counted() -> object:
             nonlocal n_done
             result = forward_fn()
             n_done += 1
@@ -204,7 +204,7 @@ def _refusing(original: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _tp_group() -> Any:
+def _tp_group() -> object:
     context = sys.modules.get("sglang.srt.runtime_context")
     return context.get_parallel().tp_group if context is not None else None
 

@@ -110,7 +110,7 @@ def _forgetting(original: Callable[..., object]) -> Callable[..., object]:
     """Wrap ``clear_graphs`` of a wrapper: graphs that became eager may be tried again."""
 
     @functools.wraps(original)
-    def clear_graphs(self: Any) -> None:
+    def clear_graphs(self: object) -> None:
         self.__dict__.pop("_gfxgraph_eager", None)
         self.__dict__.pop("_gfxgraph_holder", None)
         original(self)
@@ -140,7 +140,7 @@ def _forget_capture(capture: Any) -> None:
     capture._tls.active = None
 
 
-def _tp_group() -> Any:
+def _tp_group() -> object:
     return getattr(sys.modules.get("vllm.distributed.parallel_state"), "_TP", None)
 
 

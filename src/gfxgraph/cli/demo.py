@@ -105,7 +105,7 @@ def examples_folder() -> Path:
     raise ActivationError("script_not_found", script=tried, problem="not found")
 
 
-def run_example(place: DemoDevice, arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def run_example(place: DemoDevice, arguments: list[str]) -> tuple[dict[str, object], dict[str, object]]:
     """Run decode.py; return what it printed, and gfxgraph's statistics of it."""
     script = examples_folder() / "decode.py"
     with tempfile.TemporaryDirectory() as folder:
@@ -160,7 +160,7 @@ def fallbacks(stats: dict[str, Any]) -> str:
     return f"{stats['fallback_count']} ({reasons or 'reason not recorded'})"
 
 
-def verdict(stats: dict[str, Any]) -> str:
+def verdict(stats: dict[str, object]) -> str:
     """Return what came of comparing replays with eager; what was not compared never reads as passed."""
     done, failed = stats.get("validations", 0), stats["validation_failures"]
     skipped = stats.get("validations_skipped", 0)

@@ -264,19 +264,18 @@ class OlderCapture:
         model_fn: Callable[..., object] | None = None,
     ) -> None:
         self._graph = weakref.ref(graph)
-        self._block: Any = None
-        self.pool: Any = None
-        self.chosen: Any = None
-        self.model: Any = None
+        self._block: torch.cuda.graph | None = None
+        self.pool: ShapeBucketPool | None = None
+        self.chosen = Conditional(conditional_branches) if conditional_branches else None
+        self.model = graphed(model_fn) if model_fn is not None and not dynamic_shapes else None
         graph._older = self
         graph.__class__ = _with_keywords(graph.__class__)
         if dynamic_shapes and model_fn is None:
             raise CaptureError(
                 "older_capture", problem="dynamic_shapes needs model_fn: a block of code has no other shapes"
             )
-        self.pool = ShapeBucketPool(model_fn, buckets) if dynamic_shapes else None
-        self.chosen = Conditional(conditional_branches) if conditional_branches else None
-        self.model = graphed(model_fn) if model_fn is not None and not dynamic_shapes else None
+        if dynamic_shapes:
+            self.pool = ShapeBucketPool(model_fn, buckets)
 
     def __enter__(self) -> OlderCapture:
         graph = self._graph()

@@ -50,8 +50,8 @@ def why_off() -> str:
 
 
 def compile_with(
-    max_graphs: int, compile_fx: Callable[..., object], gm: Any, inputs: Any, config: dict[str, object]
-) -> Any:
+    max_graphs: int, compile_fx: Callable[..., object], gm: object, inputs: object, config: dict[str, object]
+) -> object:
     """Compile ``gm`` with Inductor, with its callables handed to us, now and when the backward is compiled."""
     stand()
     config = {**config, "triton.cudagraphs": True}
@@ -82,7 +82,7 @@ def stand() -> None:
 
         handle = torch_names.maybe_handle_backward_generation
 
-        def without_a_tree(graph: Any, boxed_forward_device_index: Any) -> Any:
+        def without_a_tree(graph: object, boxed_forward_device_index: object) -> object:
             if getattr(_mine, "max_graphs", None) is not None:
                 return None
             return handle(graph, boxed_forward_device_index)

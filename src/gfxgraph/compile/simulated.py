@@ -95,7 +95,7 @@ def _stand() -> None:
         def flush(self) -> None:
             return None
 
-        def get_backend_features(self, device: object) -> Any:
+        def get_backend_features(self, device: object) -> object:
 
             return torch_names.OrderedSet()
 

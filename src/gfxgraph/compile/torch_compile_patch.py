@@ -38,7 +38,7 @@ def install(torch: ModuleType, state: Process) -> None:
     inductor = torch_names._TorchCompileInductorWrapper
     stock = inductor.__call__
 
-    def compile_ours(self: object, model_: object, inputs_: object) -> Any:
+    def compile_ours(self: object, model_: object, inputs_: object) -> object:
         return _compile(state, stock, self, model_, inputs_)
 
     if ways is not CompileWays.OFF:

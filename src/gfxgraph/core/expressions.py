@@ -49,7 +49,7 @@ class Expressions:
 
     def __init__(self) -> None:
         self.rows: list[tuple[Callable[..., object] | None, tuple[object, ...]]] = []
-        self.values: dict[int, Any] = {}
+        self.values: dict[int, object] = {}
 
     def add(self, value: object, func: Callable[..., object] | None = None, args: tuple[object, ...] = ()) -> Ref:
         """A new row, whose value is set by a read, or is ``func`` of numbers, of which some are rows.

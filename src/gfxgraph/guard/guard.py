@@ -49,7 +49,7 @@ class Guard:
         self._nodes: dict[int, list[SegmentNode]] = {}
         self._recorder: flight_recorder.FlightRecorder | None = None
         self._graph_number = 0
-        self._frees: Any = None
+        self._frees: object = None
         names = TensorNames()
         own = {tuple(pool)} if pool is not None else set()
         for segment in program.segments:
@@ -223,7 +223,7 @@ _prepared: list[GuardTier] = []
 
 
 def prepare_process(
-    tier: GuardTier, replace: Callable[[Any, str, Any], None], undo: list[Callable[[], None]]
+    tier: GuardTier, replace: Callable[[object, str, object], None], undo: list[Callable[[], None]]
 ) -> None:
     """Prepare a process for guarded graphs: notice bulk frees, and record the lines of allocations.
 

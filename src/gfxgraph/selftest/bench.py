@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-import gfxgraph
 from gfxgraph.driver import library
 from gfxgraph.process import process
 
@@ -233,8 +232,3 @@ def raises(kind: type[BaseException], call: Callable[[], Any]) -> Any:
     except kind as error:
         return error
     raise Differs(f"no {kind.__name__} was raised")
-
-
-def events(kind: str) -> list[dict[str, Any]]:
-    """What gfxgraph reported of that kind."""
-    return [event for event in gfxgraph.stats()["events"] if event["kind"] == kind]

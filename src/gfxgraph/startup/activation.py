@@ -228,15 +228,15 @@ def _put_in_place(torch: ModuleType, settings: Config, platform: str) -> None:
 
     bridge.set_log_level(settings)
     base = torch.cuda.graphs.CUDAGraph
-    if platform == "simulator":
+    if platform != "simulator":
+        driver = bridge.driver_of(platform)
+    else:
         # lazily: as above
         from gfxgraph_simulator import SimDriver, active
 
         simulation = active()
         assert simulation is not None
-        driver: Any = SimDriver(simulation)
-    else:
-        driver = bridge.driver_of(platform)
+        driver = SimDriver(simulation)
     state = bridge.make_process(settings, platform, base, driver)
     runtime_workarounds.arrange_exit(state)
     guard.fill()

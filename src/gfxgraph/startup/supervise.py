@@ -278,17 +278,13 @@ class _Guarded:
                 # An uncaught exception has been printed, and its text is the report.
                 return "" if own and own.splitlines()[0] in said else own
             if phase is Phase.RUNNING and (words is not None or -status in _CRASHES or 0 < status < 128):
-                return recording.report(_ending(status, words), words, self.lang)
+                ended = how_ended(status) if words is None else f"{how_ended(status)}: {words.line}"
+                return recording.report(ended, words, self.lang)
         return ""
 
 
 # Signals that a fault may end in.
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
-
-
-def _ending(status: int, words: RuntimeWords | None) -> str:
-    """How the process ended, in one phrase."""
-    return f"{how_ended(status)}: {words.line}" if words is not None else how_ended(status)
 
 
 def end_as(status: int) -> None:

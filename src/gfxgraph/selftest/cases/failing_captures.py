@@ -12,7 +12,7 @@ from torch.nn import functional
 import gfxgraph
 from gfxgraph.capture.replay.node_walk import can_walk, raw_exec, walk
 from gfxgraph.process import process
-from gfxgraph.selftest.bench import MIB, Bench, case, events, expect, put_back, raises, same, skip
+from gfxgraph.selftest.bench import MIB, Bench, case, expect, put_back, raises, same, skip
 
 # -- failures ----------------------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ def validation_catches(bench: Bench) -> None:
     same([y], [body()], "what the caller got and eager execution")
     found = gfxgraph.stats()
     expect(found["validation_failures"] == 1 and found["graphs_retired"] == 1, f"counted as {found}")
-    named = [(event["op"], event["where"]) for event in events("fallback")]
+    named = [(event["op"], event["where"]) for event in found["events"] if event["kind"] == "fallback"]
     expect(
         any("add" in op and "failing_captures.py" in where for op, where in named),
         f"named {named} instead of add",

@@ -19,7 +19,7 @@ FSDP = "FSDP gathers its parameters before, and frees them after each of its cal
 def why_apart(fn: Any) -> str:
     """Why calls of a module run eagerly whatever they are given; "" for any other function."""
     module = called(fn)
-    if not isinstance(module, torch.nn.Module):
+    if not isinstance(module, torch.nn.Module) or "_modules" not in vars(module):  # a copy in the making has none yet
         return ""
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         return DDP

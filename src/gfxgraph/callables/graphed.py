@@ -692,7 +692,7 @@ class Graphed:
 
     def __del__(self) -> None:
         try:
-            self.account.close()
+            self.account.close(self._n_calls_by_graph(), self._operations())
         except (AttributeError, TypeError):
             return  # it was not made whole, or the interpreter ends
 

@@ -103,12 +103,18 @@ class Account:
         if n or len(self.took) < MOST_PLACES:
             self.took[why] = total + seconds, n + 1
 
-    def close(self) -> None:
-        """Its callable, whose graphs still live, is about to go: keep its counts, with others' of its name."""
+    def close(self, replays: int = 0, parts: tuple[int, int] = (0, 0)) -> None:
+        """Its callable is about to go: keep its counts, with others' of its name.
+
+        Args:
+            replays: as the callable has them now; a weak reference to what the collector found is dead already.
+            parts: likewise.
+        """
         if self._is_part:
             return
-        self.n_gone, self.replays = self.n_gone + self.replays(), int
-        self._n_parts, self.parts = self._operations(), lambda: (0, 0)
+        self.n_gone, self.replays = self.n_gone + replays, int
+        self._n_parts = self._n_parts[0] + parts[0], self._n_parts[1] + parts[1]
+        self.parts = lambda: (0, 0)
         _open.discard(self)
         kept = _closed.setdefault((self.name, self.where), self)
         if kept is not self:

@@ -157,8 +157,8 @@ class Account:
 _open: weakref.WeakSet[Account] = weakref.WeakSet()
 _closed: dict[tuple[str, str], Account] = {}
 """By name and line: accounts of callables that are gone."""
-others: list[Callable[[], Iterable[dict[str, Any]]]] = []
-"""Accounts that are kept elsewhere, as ``Account.table`` gives them: of compiled regions."""
+others: list[Any] = []
+"""Accounts that are kept elsewhere, of compiled regions: ``tables()`` gives them, ``reset()`` begins anew."""
 
 
 _plain: dict[str, _OfGraphs] = {}
@@ -189,7 +189,7 @@ def of_graph(where: str) -> _OfGraphs:
 def tables() -> list[dict[str, Any]]:
     """Every account in which anything was counted."""
     found = [each.table() for each in (*list(_open), *list(_closed.values()), *list(_plain.values()))]
-    found += [table for other in others for table in other()]
+    found += [table for other in others for table in other.tables()]
     return [each for each in found if any(n_of(each, way) for way in WAYS)]
 
 
@@ -224,5 +224,5 @@ def summed(found: Iterable[dict[str, Any]]) -> dict[str, Any]:
 def reset() -> None:
     """Set every account to zero."""
     _closed.clear()
-    for account in (*list(_open), *list(_plain.values())):
+    for account in (*list(_open), *list(_plain.values()), *others):
         account.reset()

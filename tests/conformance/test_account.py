@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 
@@ -202,7 +203,9 @@ def test_every_way_in_one_program(drive):
     found = agreed(drive)
     assert min(found.values()) > 0
     drive.callables.remove(gone)
+    gone.itself = gone  # so that the collector finds it, and weak references to it are dead before
     del fn, gone
+    gc.collect()
     assert {way: gfxgraph.stats()["calls"][way] for way in calls.WAYS} == found
     gfxgraph.reset_stats()
     assert not sum(views(drive)["stats"].values()) and not whole.stats()["calls"]["by_graph"]

@@ -136,7 +136,7 @@ def test_what_a_reviewer_must_hear(module, capsys):
     }
     assert (
         split.annotation().startswith("::warning file=")
-        and f",line={split.line}::Tensor.__bool__" in split.annotation()
+        and f",line={split.line}::splits: Tensor.__bool__" in split.annotation()
     )
     assert all(note.annotation().startswith("::notice file=") for note in found.notes)
     with pytest.raises(check.CannotCheck) as failed:

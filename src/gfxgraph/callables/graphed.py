@@ -682,7 +682,8 @@ class Graphed:
         """The commonest reason why its calls have no graph of their own; "" if a signature has one."""
         reasons = Counter(self._eager) + Counter(self._pieces)
         del reasons[WARM_UP]
-        return "" if self.graphs or not reasons else reasons.most_common(1)[0][0].partition("\n")[0]
+        why = reasons.most_common(1)[0][0] if reasons else str(self._worlds.why_pieces)
+        return "" if self.graphs else why.partition("\n")[0]
 
     def explain(self) -> str:
         """Every signature: how it runs, and why."""
@@ -719,7 +720,7 @@ class Graphed:
 
     def __del__(self) -> None:
         try:
-            self.account.close()
+            self.account.close(self._n_calls_by_graph(), self._operations())
         except (AttributeError, TypeError):
             return  # it was not made whole, or the interpreter ends
 

@@ -62,6 +62,7 @@ class States:
 
     structures: tuple[Any, ...] = ()
     n_one_graph = 0
+    why_pieces = ""
     with_gradients = ()
 
     def __init__(self, shared: Shared, roots: Callable[[], dict[str, Any]]) -> None:

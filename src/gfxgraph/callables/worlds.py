@@ -97,6 +97,8 @@ class Worlds:
         self._untraceable = self._changing = ""
         self._traced: set[Any] = set()
         """Keys of calls that were traced."""
+        self.why_pieces = ""
+        """Why the last call that was not one graph was none."""
         self.n_one_graph = 0
         """Calls in Dynamo's code whose one graph was replayed."""
         self._bare: Calls = Calls()
@@ -270,6 +272,7 @@ class Worlds:
             noted, local.noted = local.noted, before
         if found.call is not None and len(noted) == 1:
             self._note_graphs(found.call, result, *noted[0])
+        self.why_pieces = "" if found.is_one else found.why
         n_eager, n_warm_ups, n_ran = local.n_eager - n_eager, local.n_warm_ups - n_warm_ups, local.n_ran - n_ran
         if n_ran > n_eager and (n_eager or not found.is_one):
             self._pieces.count(found.why, is_eager=False)

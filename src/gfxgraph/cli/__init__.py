@@ -15,6 +15,7 @@ A file here that has a ``command`` is a command of that name. Nothing else needs
     _facts.py         ``--json``, ``--bundle``: what is true of the machine
     _selftest.py      ``--selftest``
     check.py          what would break or split a capture of a function
+    diff.py           where two dumps of tensors differ
     demo.py           an unmodified program, run and explained
     device.py         the GPU that decisions are based on
     status.py         settings, PyTorch, GPU, engines, for a bug report; env.py is its other name

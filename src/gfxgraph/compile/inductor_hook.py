@@ -16,6 +16,8 @@ Source: torch 2.11, 2.12, 2.13, 2.14, 2.15, ``_inductor/output_code.py``; docs/d
 from __future__ import annotations
 
 import threading
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -64,13 +66,24 @@ def compile_with(
         return compile_fx(gm, inputs, inner_compile=inner, config_patches=config)
 
 
-def accounts() -> Iterator[dict[str, Any]]:
-    """How the calls of each compiled region ran; those of pieces are their callable's."""
-    for region in living():
-        if not isinstance(region, Piece):
-            found = region.stats()
-            table = calls.Account(region.name, is_part=True).table()
-            yield {**table, "by_graph": found["replays"], "eager": found["eager"]}
+class Regions:
+    """How the calls of compiled regions ran, for the account of calls; those of pieces are their callable's."""
+
+    def __init__(self) -> None:
+        self._before: weakref.WeakKeyDictionary[Region, dict[str, Any]] = weakref.WeakKeyDictionary()
+        """What they had counted at the last reset."""
+
+    def tables(self) -> Iterator[dict[str, Any]]:
+        for region in living():
+            if not isinstance(region, Piece):
+                found, before = region.stats(), self._before.get(region, {"replays": 0, "eager": {}})
+                eager = dict(Counter(found["eager"]) - Counter(before["eager"]))
+                table = calls.Account(region.name, is_part=True).table()
+                yield {**table, "by_graph": found["replays"] - before["replays"], "eager": eager}
+
+    def reset(self) -> None:
+        for region in living():
+            self._before[region] = region.stats()
 
 
 def stand() -> None:
@@ -112,7 +125,7 @@ def stand() -> None:
             finally:
                 _mine.n_parts = 1
 
-        calls.others.append(accounts)
+        calls.others.append(Regions())
         torch_names.put("maybe_handle_backward_generation", without_a_tree)
         torch_names.put("cudagraphify", cudagraphify)
         torch_names.put("cudagraph_partition_post_compile", counting)

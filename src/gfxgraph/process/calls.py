@@ -103,12 +103,18 @@ class Account:
         if n or len(self.took) < MOST_PLACES:
             self.took[why] = total + seconds, n + 1
 
-    def close(self) -> None:
-        """Its callable, whose graphs still live, is about to go: keep its counts, with others' of its name."""
+    def close(self, replays: int = 0, parts: tuple[int, int] = (0, 0)) -> None:
+        """Its callable is about to go: keep its counts, with others' of its name.
+
+        Args:
+            replays: as the callable has them now; a weak reference to what the collector found is dead already.
+            parts: likewise.
+        """
         if self._is_part:
             return
-        self.n_gone, self.replays = self.n_gone + self.replays(), int
-        self._n_parts, self.parts = self._operations(), lambda: (0, 0)
+        self.n_gone, self.replays = self.n_gone + replays, int
+        self._n_parts = self._n_parts[0] + parts[0], self._n_parts[1] + parts[1]
+        self.parts = lambda: (0, 0)
         _open.discard(self)
         kept = _closed.setdefault((self.name, self.where), self)
         if kept is not self:
@@ -151,8 +157,8 @@ class Account:
 _open: weakref.WeakSet[Account] = weakref.WeakSet()
 _closed: dict[tuple[str, str], Account] = {}
 """By name and line: accounts of callables that are gone."""
-others: list[Callable[[], Iterable[dict[str, Any]]]] = []
-"""Accounts that are kept elsewhere, as ``Account.table`` gives them: of compiled regions."""
+others: list[Any] = []
+"""Accounts that are kept elsewhere, of compiled regions: ``tables()`` gives them, ``reset()`` begins anew."""
 
 
 _plain: dict[str, _OfGraphs] = {}
@@ -183,7 +189,7 @@ def of_graph(where: str) -> _OfGraphs:
 def tables() -> list[dict[str, Any]]:
     """Every account in which anything was counted."""
     found = [each.table() for each in (*list(_open), *list(_closed.values()), *list(_plain.values()))]
-    found += [table for other in others for table in other()]
+    found += [table for other in others for table in other.tables()]
     return [each for each in found if any(n_of(each, way) for way in WAYS)]
 
 
@@ -218,5 +224,5 @@ def summed(found: Iterable[dict[str, Any]]) -> dict[str, Any]:
 def reset() -> None:
     """Set every account to zero."""
     _closed.clear()
-    for account in (*list(_open), *list(_plain.values())):
+    for account in (*list(_open), *list(_plain.values()), *others):
         account.reset()

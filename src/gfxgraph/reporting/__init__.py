@@ -7,6 +7,10 @@ Stays out: capturing and replaying, the command line.
     reading.py     reads one from a graph; inspect.py: from graphs, graphed callables, compiled regions
     generated_lines.py  the program's line behind one that torch generated
     memory_use.py  where graph memory is, including what torch does not count
+    module_names.py  which module of the program made each operation of a capture
+    profile_text.py  a profile as tables, and for Perfetto; without torch
+    profile.py     GPU time inside graphs, by module, line and kernel
+    dump.py        copies of tensors inside a graph; two such dumps compared
     check.py       finds the parts of a function that cannot be captured, in the simulator
     write_process_file.py  a process's data for ``gfxgraph run --report``
     process_files.py  reads that data, without torch

@@ -56,7 +56,10 @@ class UncapturedPlace:
     def annotation(self) -> str:
         """As a command of GitHub's workflows, which shows it on its line of a diff."""
         told = "; ".join(
-            filter(None, [f"{self.op}: {self.reason}", self.then, self.rewrite and f"instead: {self.rewrite}"])
+            filter(
+                None,
+                [f"{self.kind}: {self.op}: {self.reason}", self.then, self.rewrite and f"instead: {self.rewrite}"],
+            )
         )
         return annotation(LEVELS[self.kind], told, self.file, self.line)
 

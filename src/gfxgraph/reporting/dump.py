@@ -66,24 +66,32 @@ class dump:  # noqa: N801  # a context, as torch.no_grad is
             return
         path = self._noting.path(sys._getframe(1))
         if path is not None and any(fnmatchcase(path, pattern) for pattern in self._modules):
-            self.keep(path, result)
+            self._keep(path, result)
 
-    def keep(self, name: str, result: object) -> None:
+    def _keep(self, name: str, result: object) -> None:
         """Copy the tensors of a result; where a capture runs, each replay of it does."""
         tensors = [t for t in torch_names.tree_leaves(result) if isinstance(t, Tensor)]
         for i, tensor in enumerate(tensors):
             self._kept[name if len(tensors) == 1 else f"{name}[{i}]"] = tensor.detach().clone()
 
-    def lines_of(self, where: str) -> Iterator[str]:
+    def _lines_of(self, where: str) -> Iterator[str]:
         """Which of the lines asked for this one is."""
         return (line for line in self._lines if where == line or where.endswith(f"/{line}"))
 
     def read(self) -> dict[str, Tensor]:
-        """The copies as they are now, on the host, in the order in which they were made."""
+        """The copies as they are now, on the host, in the order in which they were made.
+
+        Returns:
+            By name, each of the shape and dtype of what was copied: [any shape] any dtype, host.
+        """
         return {name: tensor.cpu() for name, tensor in self._kept.items()}
 
     def save(self, path: str | Path) -> None:
-        """Write them for ``gfxgraph diff``; types that NumPy lacks as float32."""
+        """Write them for ``gfxgraph diff``; types that NumPy lacks as float32.
+
+        Args:
+            path: the file, in NumPy's format .npz; an existing one is replaced.
+        """
         # lazily: torch may be installed without it
         import numpy
 
@@ -112,8 +120,8 @@ class _Lines(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
         result = func(*args, **(kwargs or {}))
         frame = user_frame(sys._getframe(1))
         if frame is not None:
-            for line in self._owner.lines_of(f"{frame.f_code.co_filename}:{frame.f_lineno}"):
-                self._owner.keep(line, result)
+            for line in self._owner._lines_of(f"{frame.f_code.co_filename}:{frame.f_lineno}"):
+                self._owner._keep(line, result)
         return result
 
 

@@ -14,10 +14,11 @@ from typing import Any
 
 from torch import nn
 
+from gfxgraph import torch_names
 from gfxgraph.core.tape import Entry, Tape
 from gfxgraph.reporting.generated_lines import Sources
 
-_CALL = nn.Module._call_impl.__code__
+_CALL = getattr(torch_names._call_impl, "__code__", None)
 _ROOT = re.compile(r"^L(?:\['\w+'\]|\.\w+)(?:\.__self__)?|^_modules\b")
 _PART = re.compile(r"\['?(\w+)'?\]|\.?(\w+)(?:\(\))?")
 _DULL = frozenset({"_modules", "_orig_mod", "self", "fn", "module", "L"})

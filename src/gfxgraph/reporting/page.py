@@ -29,8 +29,12 @@ LONGEST_PERIOD = 512
 """Most nodes of one repeated layer."""
 
 
-def html(processes: Sequence[dict[str, Any]]) -> str:
-    """The page for the data from ``left.read``, the most replayed process first."""
+def html(processes: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]] = ()) -> str:
+    """The page for the data from ``process_files.read``, the most replayed process first.
+
+    Args:
+        before: of another run, with which this one is compared.
+    """
     strings = _Strings()
     ranked = sorted(processes, key=lambda table: -(table["stats"].get("replay_count") or 0))
     rows = [_process(table, strings) for table in ranked]
@@ -38,6 +42,7 @@ def html(processes: Sequence[dict[str, Any]]) -> str:
         rows.insert(0, _process(_summed(ranked), strings))
     data = {"lang": config.language_of(), "processes": rows, "strings": strings.known}
     data["phrases"] = in_chinese()
+    data["compared"] = _compared(before, processes) if before else []
     # Only the closing tag ends a script element, and "<" can be escaped in JSON.
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, default=str).replace("<", "\\u003c")
     return files("gfxgraph.reporting").joinpath("page.html").read_text(encoding="utf-8").replace("/*DATA*/", text)
@@ -120,6 +125,23 @@ def _summed(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "all": [table["stats"] for table in tables],
         "profile": max(profiles, key=lambda each: each["busy_ms"], default=None),
     }
+
+
+def _compared(before: Sequence[dict[str, Any]], now: Sequence[dict[str, Any]]) -> list[list[Any]]:
+    """Calls by way, and GPU milliseconds of a replay by module, of two runs: what, before, now."""
+    runs = [_summed(run) for run in (before, now)]
+    rows = [[way, *(run["stats"]["calls"][way] for run in runs)] for way in calls.WAYS]
+    times = [_by_module(run["profile"]) for run in runs]
+    names = sorted({*times[0], *times[1]}, key=lambda name: -max(each.get(name, 0.0) for each in times))
+    return rows + [[name, *(round(each.get(name, 0.0), 4) for each in times)] for name in names[:N_SOURCES]]
+
+
+def _by_module(profile: dict[str, Any] | None) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for graph in (profile or {}).get("graphs", ()):
+        for node in graph["nodes"]:
+            found[node["module"] or "-"] = found.get(node["module"] or "-", 0.0) + node["ms"]
+    return found
 
 
 def _line(table: dict[str, Any], is_chinese: bool) -> str:

@@ -374,6 +374,14 @@ class profile:  # noqa: N801  # a function and a context, as torch.no_grad is
     def of(obj: Any, *args: Any, **kwargs: Any) -> TimedGraphs:
         """Profile a captured graph, or what a graphed callable has captured, or captures for these arguments.
 
+        Args:
+            obj: a graph, a graphed callable, or an object that holds such.
+            args: arguments with which it is called first, until it is captured and replayed.
+            kwargs: likewise.
+
+        Returns:
+            What was measured; ``str()`` gives tables.
+
         Raises:
             TypeError: ``obj`` holds no graph.
         """

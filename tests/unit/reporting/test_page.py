@@ -106,6 +106,16 @@ def test_several_processes_are_summed_first():
     assert [part[:2] for part in parts[0][2]] == [["0", 30.0], ["1", 20.0]]
 
 
+def test_two_runs_are_compared():
+    """Calls by way and GPU time of a replay by module, before and now, what took longest first."""
+    now = seen()
+    now[0]["profile"]["graphs"][0]["nodes"][0]["ms"] = 7.0
+    rows = data_of(page.html(now, seen()))["compared"]
+    assert rows[:4] == [["by_graph", 18, 18], ["in_pieces", 8, 8], ["eager", 110, 110], ["raised", 2, 2]]
+    assert rows[4:6] == [["layers.0.mlp", 2.0, 7.0], ["layers.1.mlp", 2.0, 2.0]] and rows[-1] == ["-", 0.5, 0.5]
+    assert data_of(page.html(now))["compared"] == []
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_is_cut_off(tmp_path, width):
@@ -122,7 +132,7 @@ def test_nothing_is_cut_off(tmp_path, width):
       document.querySelector(".flame button").click(); document.getElementById("theme").click(); told.dark = wide();
       document.title = JSON.stringify(told);</script></body>"""
     path = tmp_path / "report.html"
-    path.write_text(page.html(seen()).replace("</body>", script), encoding="utf-8")
+    path.write_text(page.html(seen(), seen()).replace("</body>", script), encoding="utf-8")
     # A headless window is at least 500 wide: the page is in a frame as wide as asked for.
     frame = tmp_path / "frame.html"
     style = f"width:{width}px;height:3000px;border:0"

@@ -39,7 +39,7 @@ from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches.optimizers import Settings
 from gfxgraph.capture.record.user_lines import is_library_code, locals_of, place, shown
-from gfxgraph.capture.replay.graph_tensors import has_layout, memory_of, overwrite, used_on
+from gfxgraph.capture.replay.graph_tensors import flat, has_layout, memory_of, overwrite, used_on
 from gfxgraph.capture.replay.program import HostStep, Program, point
 from gfxgraph.core.tape import TapeValue, leaves
 from gfxgraph.process import process
@@ -564,10 +564,11 @@ def _is_bound_anew(scope: Any, name: str, tensor: Tensor) -> bool:
 
 def held_inputs(program: Program, is_strict: bool, settings: list[Settings]) -> HeldInputs | None:
     """The inputs of a program that has just been captured; None if it has none outside graphs' own memory."""
+    made = {id(each) for step in program.steps if isinstance(step, HostStep) for each in flat(step.out)}
     tensors = {
         value: held
         for value, held in program.externals.items()
-        if isinstance(held, Tensor) and held.is_cuda and has_layout(held) and held.numel()
+        if isinstance(held, Tensor) and held.is_cuda and id(held) not in made and has_layout(held) and held.numel()
     }
     return HeldInputs(program, tensors, is_strict, settings) if tensors else None
 

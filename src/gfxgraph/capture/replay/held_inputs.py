@@ -304,7 +304,8 @@ class HeldInputs:
                 stale.
         """
         where = self.line_of(memory_of(tensor))
-        if self._is_strict or (is_stale and process.require().settings.guard > 0):
+        is_refused = is_stale and code == "input_let_go" and process.require().settings.guard > 0
+        if self._is_strict or is_refused:
             process.require().counters.add("reload_refused")
             raise process.mismatch("input_let_go", name=name, kind=kind_of(tensor), where=where)
         if not is_stale:

@@ -304,7 +304,8 @@ class HeldInputs:
                 stale.
         """
         where = self.line_of(memory_of(tensor))
-        if self._is_strict or (is_stale and process.require().settings.guard > 0):
+        is_refused = is_stale and code == "input_let_go" and process.require().settings.guard > 0
+        if self._is_strict or is_refused:
             process.require().counters.add("reload_refused")
             raise process.mismatch("input_let_go", name=name, kind=kind_of(tensor), where=where)
         if not is_stale:
@@ -564,11 +565,11 @@ def _is_bound_anew(scope: Any, name: str, tensor: Tensor) -> bool:
 
 def held_inputs(program: Program, is_strict: bool, settings: list[Settings]) -> HeldInputs | None:
     """The inputs of a program that has just been captured; None if it has none outside graphs' own memory."""
-    made = {id(out) for step in program.steps if isinstance(step, HostStep) for out in flat(step.out)}
+    made = {id(each) for step in program.steps if isinstance(step, HostStep) for each in flat(step.out)}
     tensors = {
         value: held
         for value, held in program.externals.items()
-        if isinstance(held, Tensor) and held.is_cuda and has_layout(held) and held.numel() and id(held) not in made
+        if isinstance(held, Tensor) and held.is_cuda and id(held) not in made and has_layout(held) and held.numel()
     }
     return HeldInputs(program, tensors, is_strict, settings) if tensors else None
 

@@ -273,7 +273,7 @@ def asm_blocks(file: CppFile) -> Iterator[tuple[int, int, str]]:
         while end < len(file.code) and depth:
             depth += {"(": 1, ")": -1}.get(file.code[end], 0)
             end += 1
-        text = " ".join(re.findall(r'"((?:\\.|[^"\\])*)"', file.code[match.end() : end]))
+        text = " ".join(re.findall(r'"([^"\\]*(?:\\.[^"\\]*)*)"', file.code[match.end() : end]))
         line = file.code.count("\n", 0, match.start()) + 1
         column = match.start() - (file.code.rfind("\n", 0, match.start()) + 1)
         yield line, column, text

@@ -68,9 +68,8 @@ def _moved(text: str) -> str:
 
 def fix_inline_ptx(hit: Hit, f: CppFile, ctx: Context) -> Edit | EditRefusal:
     """A lane's number and masks come from the stand-in toolkit, a load or store is C++; other PTX is a person's."""
-    last = next(
-        (n for n in range(hit.line, min(hit.line + 8, len(f.lines) + 1)) if ";" in f.line_text(n)[-3:]), hit.line
-    )
+    rows = range(hit.line, min(hit.line + 8, len(f.lines) + 1))
+    last = next((n for n in rows if re.search(r";\s*(?://.*)?$", f.line_text(n))), hit.line)
     old = "\n".join(f.line_text(n) for n in range(hit.line, last + 1))
     match = _LANE.fullmatch(old) if not ctx.project.has_torch_extension else None
     new = f"{match[1]}{match[3]} = cuda_{match[2]}();" if match is not None else _moved(old)

@@ -187,3 +187,43 @@ def test_lanes_and_their_masks_come_from_the_toolkit(tmp_path: Path) -> None:
     assert {r.reason.partition(":")[0] for r in made.refused} == {
         "PTX that no function of the stand-in toolkit replaces", "its value is used",
     }  # fmt: skip
+
+
+LOADS = """__device__ uint4 load(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+}
+__device__ void stores(float* p, float v) {
+  asm volatile("st.global.cs.f32 [%0], %1;" :: "l"(p + 1), "f"(v) : "memory");
+  asm volatile("st.global.release.gpu.f32 [%0], %1;" :: "l"(p), "f"(v) : "memory");
+}
+"""
+
+
+def test_loads_and_stores_in_ptx_become_cpp_for_amd(tmp_path: Path) -> None:
+    """Hints to a cache have no meaning of their own; an order of memory has, and is a person's."""
+    write(tmp_path, {"k.cu": LOADS, "CMakeLists.txt": "\ufeffproject(x LANGUAGES CXX CUDA)\n"})
+    done = CliRunner().invoke(command, ["fix", str(tmp_path), "--apply"])
+    text = (tmp_path / "k.cu").read_text()
+    assert text.count("#if defined(__HIP_PLATFORM_AMD__)") == 2 and text.count("asm volatile") == 3
+    assert "v.x = cuda_at[0]; v.y = cuda_at[1]; v.z = cuda_at[2]; v.w = cuda_at[3];" in text
+    assert "{ auto cuda_at = (float*)(p + 1); cuda_at[0] = v; }" in text
+    assert "k.cu:9" in done.output and "st.global.release" in text
+    cmake = (tmp_path / "CMakeLists.txt").read_text()  # a byte order mark stays, and the build is edited
+    assert cmake.startswith("\ufeff") and "USE_HIP" in cmake
+
+
+def test_old_launches_and_probes_of_builds_have_names(tmp_path: Path) -> None:
+    """cuParamSetv is written, for who uses it; what a build's own test programs name is there, whoever uses it."""
+    made = {"a.cpp": "#include <cuda.h>\nvoid f(CUfunction k) { cuLaunchGrid(k, 1, 1); }\n"}
+    made |= {"configure.ac": "AC_TRY_LINK([], [cudaDriverGetVersion(0)])\n", "Makefile": "all:\n\tnvcc a.cpp\n"}
+    write(tmp_path, made)
+    assert CliRunner().invoke(command, ["fix", str(tmp_path), "--apply"]).exit_code == 0
+    main = (tmp_path / "hip_compat/include/cuda_to_hip.h").read_text()
+    assert '#include "cuda_launch.h"' in main and "cuLaunchGrid hip" not in main
+    assert "#define cudaDeviceProp hipDeviceProp_t" in main and "#define cudaDriverGetVersion " in main
+    write(tmp_path / "r", {"a.cu": "__global__ void k() {}\n", "Makefile": "all:\n\tnvcc a.cu\n"})
+    assert CliRunner().invoke(command, ["fix", str(tmp_path / "r"), "--apply"]).exit_code == 0
+    assert not (tmp_path / "r/hip_compat/include/cuda_launch.h").exists()

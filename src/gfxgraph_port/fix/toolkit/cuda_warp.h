@@ -24,6 +24,15 @@
 constexpr int warpSize = 32;
 #endif
 
+namespace std {  // nvcc takes it in device code
+template <class T>
+__device__ inline void swap(T& a, T& b) {
+  T kept = a;
+  a = b;
+  b = kept;
+}
+}  // namespace std
+
 #ifdef GFXGRAPH_NATIVE_WARP
 typedef unsigned long long cuda_warp_mask;
 #define CUDA_WARP_WIDTH warpSize

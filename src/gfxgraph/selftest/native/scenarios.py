@@ -1,6 +1,6 @@
-"""What the driver room does on real HIP, one function a scenario; run under the emulator.
+"""What the driver room does on real HIP, one function a scenario.
 
-    rocjitsu --config gfx1030.json -- python scenarios.py NAME [KERNELS.so KERNELS.hsaco]
+    python -m gfxgraph.selftest.native.scenarios NAME [KERNELS.so KERNELS.hsaco]
 
 prints one line of JSON: what was seen. A scenario that fails raises.
 """
@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import ctypes
 import json
-import re
 import struct
 import sys
 import threading
 import time
 from collections.abc import Callable
 from ctypes import byref, c_void_p
-from pathlib import Path
 from typing import Any
-
-from machine import ADD_LAYOUT, NBYTES, Machine, N
 
 from gfxgraph.driver import hiprtc, locate
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.driver.small_copies import MOST
 from gfxgraph.errors import DriverError
+from gfxgraph.selftest.native.machine import ADD_LAYOUT, NBYTES, Machine, N
 from gfxgraph.types import CaptureStatus, NodeKind
 
 Facts = dict[str, Any]
@@ -86,18 +83,6 @@ def identity(driver: GraphDriver, gpu: Machine) -> Facts:
         "name": name,
         "missing": missing,
     }
-
-
-@scenario()
-def symbols(driver: GraphDriver, gpu: Machine) -> Facts:
-    """The native package's list against a genuine library: what it must have is there."""
-    listed = (Path(__file__).parent.parent.parent / "native" / "api.inc").read_text()
-    rows = re.findall(r"^GFX_(?:GRAPH|WORK|CALL)\((\w+), (REQUIRED|OPTIONAL)", listed, re.MULTILINE)
-    assert len(rows) > 130
-    absent = [name for name, _ in rows if not hasattr(gpu.hip, name)]
-    needed = {name for name, need in rows if need == "REQUIRED"}
-    assert not needed & set(absent)
-    return {"listed": len(rows), "required": len(needed), "absent": absent}
 
 
 @scenario()

@@ -15,6 +15,7 @@ from ctypes import byref, c_size_t, c_void_p
 from typing import Any
 
 from gfxgraph.driver import locate
+from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.selftest.native.machine import NBYTES, Machine
 
 Seen = dict[str, Any]
@@ -341,12 +342,11 @@ def null_stream_beside_a_blocking_stream(bench: Bench) -> Seen:
     return {"status": status, "copy": copied, "synchronize": bench.gpu.status("hipStreamSynchronize", None)}
 
 
-def main(name: str, mode: str, kernels: str = "", code_object: str = "") -> None:
-    driver = locate("hip")
-    gpu = Machine(driver, kernels, code_object)
+def perform(driver: GraphDriver, gpu: Machine, name: str, mode: int) -> Seen:
+    """One experiment in one capture mode, and what is seen afterwards."""
     bench = Bench(gpu, name in BLOCKING)
     gpu("hipEventRecord", bench.event, bench.other)
-    gpu("hipStreamBeginCapture", bench.stream, int(mode))
+    gpu("hipStreamBeginCapture", bench.stream, mode)
     gpu.memset(bench.a, 1, bench.stream)
     seen = EXPERIMENTS[name](bench)
     gpu.status("hipMemsetAsync", bench.a, 2, c_size_t(NBYTES), bench.stream)
@@ -369,7 +369,13 @@ def main(name: str, mode: str, kernels: str = "", code_object: str = "") -> None
     gpu.memset(bench.a, 5, bench.stream)
     gpu.status("hipStreamSynchronize", bench.stream)
     seen["stream works"] = gpu.read(bench.a) == 0x05050505
-    print(json.dumps({"experiment": name, "mode": int(mode), "hip": driver.version, "seen": seen}), flush=True)
+    return seen
+
+
+def main(name: str, mode: str, kernels: str = "", code_object: str = "") -> None:
+    driver = locate("hip")
+    seen = perform(driver, Machine(driver, kernels, code_object), name, int(mode))
+    print(json.dumps({"experiment": name, "mode": int(mode), "hip": driver.version, "seen": seen}), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -590,7 +590,7 @@ def main(name: str, kernels: str = "", code_object: str = "") -> None:
     driver = locate("hip")
     gpu = Machine(driver, kernels, code_object)
     facts = SCENARIOS[name](driver, gpu)
-    print(json.dumps({"scenario": name, "facts": facts}), flush=True)
+    print(json.dumps({"scenario": name, "facts": facts}), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

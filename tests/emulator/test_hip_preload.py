@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gfxgraph.selftest.native import experiments, scenarios
 import pytest
 from test_hip_driver import HERE, SOURCE, TIMEOUT_S, build, emulator, kernels, started  # noqa: F401
+
+from gfxgraph.selftest.native import experiments, scenarios
 
 pytestmark = [pytest.mark.emulator, pytest.mark.timeout(TIMEOUT_S + 30)]
 
@@ -220,7 +221,8 @@ def test_real_graphs_are_run_node_by_node(
         emulator,
         preload,
         tmp_path,
-        "-m", "gfxgraph.selftest.native.scenarios",
+        "-m",
+        "gfxgraph.selftest.native.scenarios",
         name,
         *files,
         GFXGRAPH_PRELOAD_NODE_LIMIT="1",

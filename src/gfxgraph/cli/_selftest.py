@@ -128,7 +128,10 @@ def run_native(path: Path, *, as_json: bool = False) -> int:
                 say(str(result.get("told") or result))
             elif result["outcome"] in ("died", "failed", "wrong"):
                 name = " ".join(str(result[key]) for key in ("kind", "name", "mode", "how") if key in result)
-                say(f"{result['outcome']:<6} {name}: {result.get('ended') or result.get('failed') or result['told']}", fg="red")
+                say(
+                    f"{result['outcome']:<6} {name}: {result.get('ended') or result.get('failed') or result['told']}",
+                    fg="red",
+                )
     finally:
         report = suite.report()
         write(report, path)

@@ -33,7 +33,9 @@ _MARK = {CheckState.GREEN: ("ok  ", "green"), CheckState.AMBER: ("warn", "yellow
     "--bundle", type=_contract.OutFile(), metavar="FILE", help="Write all of it, redacted, for a bug report."
 )
 @click.option("--selftest", is_flag=True, help="Run the safety suite on the GPU here and write one JSON report.")
-@click.option("--native", "is_native", is_flag=True, help="--selftest: below torch, which it does not need; 3 minutes.")
+@click.option(
+    "--native", "is_native", is_flag=True, help="--selftest: below torch, which it does not need; 3 minutes."
+)
 @click.option(
     "-o",
     "--output",

@@ -284,7 +284,9 @@ class Device:
         if not code and any(leaf not in stream.frontier for leaf in capture.graph.leaves()):
             code = codes.CAPTURE_UNJOINED
         if self.profile.mutual_waits_crash and not code and _turns_round(stream, ()):
-            raise SimulatedCrash("two side streams of the capture waited for each other: segmentation fault at its end")
+            raise SimulatedCrash(
+                "two side streams of the capture waited for each other: segmentation fault at its end"
+            )
         self.captures.remove(capture)
         for member in capture.streams:
             member.capture, member.frontier, member.stuck = None, (), None

@@ -315,7 +315,9 @@ def _record(self: Any, stream: Any = None) -> Any:
     given = () if stream is None else (stream,)
     if session is None or getattr(self, EXTERNAL, False):
         return record(self, *given)
-    session.streams.note_event(self, session.n_segments, stream if stream is not None else torch.cuda.current_stream())
+    session.streams.note_event(
+        self, session.n_segments, stream if stream is not None else torch.cuda.current_stream()
+    )
     try:
         return record(self, *given)
     except RuntimeError as error:

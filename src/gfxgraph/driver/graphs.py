@@ -108,8 +108,8 @@ class GraphDriver(ABC):
     def wait_for(self, stream: int, nodes: Sequence[int]) -> None:
         """Let ``stream``, which captures already, go on after ``nodes`` too: as a wait for an event recorded there.
 
-        The wait itself would make ``stream`` a fork of the event's stream. Where two streams are so each other's, HIP's
-        EndCapture never gets to the end of them, and the process dies (6.4.3 to 7.15).
+        The wait itself would make ``stream`` a fork of the event's stream. Where two streams are so each other's,
+        HIP's EndCapture never gets to the end of them, and the process dies (6.4.3 to 7.15).
         """
         if new := tuple(dict.fromkeys(nodes)):
             self.table.call("update_dependencies", stream, (c_void_p * len(new))(*new), len(new), _ADD_DEPENDENCIES)

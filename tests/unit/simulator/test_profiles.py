@@ -295,9 +295,15 @@ def test_second_end_after_unjoined_fork_crashes(profile_of: Install) -> None:
     assert code_of(lambda: trial.device.abandon_capture(trial.origin)) == 401
 
 
-@pytest.mark.parametrize(("profile", "again", "dies"), [
-    ("hip-6.4", False, True), ("hip-7.2", False, False), ("hip-7.2", True, True), ("cuda", True, False),
-])
+@pytest.mark.parametrize(
+    ("profile", "again", "dies"),
+    [
+        ("hip-6.4", False, True),
+        ("hip-7.2", False, False),
+        ("hip-7.2", True, True),
+        ("cuda", True, False),
+    ],
+)
 def test_streams_that_wait_for_each_other(profile_of: Install, profile: str, again: bool, dies: bool) -> None:
     """As issue 56 saw: 6.4.3 dies of a mutual wait, 7.2.4 of one after another wait for the origin, CUDA of none."""
     trial = Experiment(profile_of(profile), "relaxed")
@@ -308,7 +314,13 @@ def test_streams_that_wait_for_each_other(profile_of: Install, profile: str, aga
         device.record_event(event, other)
         device.wait_event(event, stream)
 
-    for stream, other in [(a, trial.origin), (b, a), *([(b, trial.origin)] if again else []), (a, b), (trial.origin, a)]:
+    for stream, other in [
+        (a, trial.origin),
+        (b, a),
+        *([(b, trial.origin)] if again else []),
+        (a, b),
+        (trial.origin, a),
+    ]:
         wait(stream, other)
     if dies:
         with pytest.raises(simulator.SimulatedCrash):

@@ -206,7 +206,8 @@ class _Run:
     def all(self) -> dict[str, Any]:
         chance = random.Random(self.program.seed)  # noqa: S311 - no secret
         values = list(range(self.program.n_buffers))
-        graph_exec, told = 0, {}
+        graph_exec = 0
+        told: dict[str, Any] = {}
         for part in range(2):
             constants = [0] if not part else [chance.randint(1, 5) for _ in range(3)]
             graph = self.capture(constants)

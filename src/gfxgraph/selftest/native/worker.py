@@ -58,7 +58,7 @@ def _identity(driver: GraphDriver, job: Job) -> dict[str, Any]:
     count, text = c_int(), create_string_buffer(8192)
     gpu("hipGetDeviceCount", byref(count))
     gpu("hipDeviceGetName", text, 256, 0)
-    found = {"hip": ".".join(map(str, driver.version)), "devices": count.value, "name": text.value.decode()}
+    found: dict[str, Any] = {"hip": ".".join(map(str, driver.version)), "devices": count.value, "name": text.value.decode()}
     symbol = "hipGetDevicePropertiesR0600" if hasattr(gpu.hip, "hipGetDevicePropertiesR0600") else "hipGetDeviceProperties"
     gpu(symbol, text, 0)
     # The struct differs between releases; what looks like an architecture in it is one.

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from ctypes import byref, c_void_p
+from functools import partial
 from typing import Any
 
 from gfxgraph.driver import hiprtc, locate
@@ -318,11 +319,11 @@ def abandon_invalidated(driver: GraphDriver, gpu: Machine) -> Facts:
             buffer, stream = gpu.buffer(0), gpu.stream()
             driver.begin_capture(stream, mode)
             gpu.memset(buffer, 1, stream)
-            refused = refusal(lambda s=stream: driver.synchronize_stream(s))
+            refused = refusal(partial(driver.synchronize_stream, stream))
             state = driver.capture_info(stream)
             assert state.status is CaptureStatus.INVALIDATED
             if ended_before:
-                ended = refusal(lambda s=stream: driver.end_capture(s))
+                ended = refusal(partial(driver.end_capture, stream))
                 facts["end"] = ended.fields["status"]
                 facts["state after the refused end"] = driver.capture_info(stream).status.name
             driver.abandon_capture(stream, end_was_refused=ended_before)
@@ -344,7 +345,7 @@ def read_a_dead_capture(driver: GraphDriver, gpu: Machine) -> Facts:
         gpu.memset(buffer, 1, stream)
         seen = driver.frontier_reader(stream)()
         gpu.memset(buffer, 2, stream)
-        refusal(lambda s=stream: driver.synchronize_stream(s))
+        refusal(partial(driver.synchronize_stream, stream))
         assert driver.capture_info(stream).status is CaptureStatus.INVALIDATED
         nodes = driver.nodes(graph)
         assert len(nodes) == 2 and driver.leaves(graph) == [node for node in nodes if node != seen]

@@ -1,5 +1,6 @@
 #include "captures.h"
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
@@ -16,7 +17,7 @@ std::atomic<int> n_active{0};
 struct State {
   std::unordered_map<hipStream_t, hipGraph_t> active;  // origins of captures that have not ended, and what into
   std::unordered_set<hipStream_t> stuck;      // ended with a fork not joined: never to be ended again
-  std::unordered_set<hipEvent_t> events;      // recorded inside a capture
+  std::unordered_map<hipEvent_t, Look> events;  // recorded inside a capture, and where its stream stood then
   std::unordered_set<hipGraphNode_t> placed;  // by the program's own hand, not by a capture
 };
 State &state() {
@@ -113,6 +114,7 @@ Look look(const Table &t, hipStream_t stream) {
   if (t.hipGraphGetNodes(graph, nullptr, &seen.n_nodes)) return seen;
   seen.frontier.assign(last, last + n);
   seen.capturing = true;
+  seen.id = id;
   return seen;
 }
 
@@ -173,10 +175,28 @@ hipError_t end_capture(const Table &t, hipError_t (*real)(hipStream_t, hipGraph_
   return status;
 }
 
-void note_event(hipEvent_t event, bool inside) {
+void note_event(hipEvent_t event, const Look &where) {
   std::lock_guard<std::mutex> hold(lock);
-  if (inside) state().events.insert(event);
+  if (where.capturing) state().events[event] = where;
   else state().events.erase(event);
+}
+
+// HIP makes a stream that waits for another's event that stream's fork, and its EndCapture ends each stream after its
+// forks. Where two side streams wait for each other it goes round for ever, and the process dies (6.4.3 to 7.15). A
+// stream that captures already needs no fork: all that the wait does besides is to let it go on after more nodes.
+bool waits_inside(const Table &t, const Look &before, hipStream_t stream, hipEvent_t event, unsigned int flags,
+                  hipError_t *status) {
+  if (t.cuda || flags || !before.capturing || !t.hipStreamUpdateCaptureDependencies) return false;
+  std::vector<hipGraphNode_t> after;
+  {
+    std::lock_guard<std::mutex> hold(lock);
+    const auto known = state().events.find(event);
+    if (known == state().events.end() || known->second.id != before.id || state().active.count(stream)) return false;
+    for (hipGraphNode_t node : known->second.frontier)
+      if (std::find(before.frontier.begin(), before.frontier.end(), node) == before.frontier.end()) after.push_back(node);
+  }
+  *status = after.empty() ? kSuccess : t.hipStreamUpdateCaptureDependencies(stream, after.data(), after.size(), 0);
+  return true;
 }
 
 void note_placed(hipGraphNode_t node) {

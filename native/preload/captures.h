@@ -15,6 +15,7 @@ inline bool is_legacy(hipStream_t stream) { return reinterpret_cast<uintptr_t>(s
 // What a capturing stream's graph looks like at one moment.
 struct Look {
   bool capturing = false;
+  unsigned long long id = 0;
   size_t n_nodes = 0;
   std::vector<hipGraphNode_t> frontier;
 };
@@ -26,7 +27,11 @@ void capture_began(const Table &t, hipStream_t stream, hipGraph_t into = nullptr
 hipError_t end_capture(const Table &t, hipError_t (*real)(hipStream_t, hipGraph_t *), hipStream_t stream,
                        hipGraph_t *graph);
 
-void note_event(hipEvent_t event, bool inside);
+// An event was recorded: inside the capture that `where` shows, or in none.
+void note_event(hipEvent_t event, const Look &where);
+// A wait that needs no fork is made as a dependency, and its status left in `status`; false where HIP's own is due.
+bool waits_inside(const Table &t, const Look &before, hipStream_t stream, hipEvent_t event, unsigned int flags,
+                  hipError_t *status);
 bool was_recorded_inside(hipEvent_t event);
 void note_placed(hipGraphNode_t node);  // into a graph that may be captured, by hand
 

@@ -134,10 +134,16 @@ hipError_t work_call(hipError_t (*Table::*slot)(A...), std::common_type_t<A>... 
   const uint64_t begin = now_ns();
   bool is_part = false;
   if constexpr (F == Fn::hipExtModuleLaunchKernel) is_part = before.capturing && has_part_of_a_workgroup(args...);
-  const hipError_t status = is_part ? kInvalidValue : (t->*slot)(args...);
+  hipError_t status = kInvalidValue;
+  bool is_made = is_part;
+  if constexpr (F == Fn::hipStreamWaitEvent) is_made = waits_inside(*t, before, args..., &status);
+  if (!is_made) status = (t->*slot)(args...);
   if (is_part) owed_error = status;
   if (count_call(F, status, begin)) is_part ? explain_part(F) : explain(F, status);
   if (!status) {
+    if constexpr (F == Fn::hipEventRecord) note_event(std::get<0>(std::tie(args...)), before);
+    // With flags it may be a node of the graph, which marks no place in the capture.
+    if constexpr (F == Fn::hipEventRecordWithFlags) note_event(std::get<0>(std::tie(args...)), std::get<2>(std::tie(args...)) ? Look{} : before);
     if (before.capturing) check_recorded<F>(*t, before, stream, args...);
     else if (is_legacy(stream) && F != Fn::hipEventRecord && F != Fn::hipStreamWaitEvent) escaped(F, true);
   }
@@ -165,10 +171,7 @@ constexpr bool is_copy_or_fill(Fn fn) {
 template <Fn F, class... A>
 void check_recorded(const Table &t, const Look &before, hipStream_t stream, A... args) {
   const auto all = std::make_tuple(args...);
-  if constexpr (F == Fn::hipEventRecord || F == Fn::hipEventRecordWithFlags) {
-    note_event(std::get<0>(all), true);
-    return;
-  }
+  if constexpr (F == Fn::hipEventRecord || F == Fn::hipEventRecordWithFlags) return;
   const Look after = look(t, stream);
   const bool grew = !after.capturing || after.n_nodes > before.n_nodes;
   if constexpr (F == Fn::hipMemcpyAsync) {

@@ -16,15 +16,21 @@ void *find(const char *name) {
 
 template <Fn F, class... A>
 hipError_t watch(std::atomic<void *> *slot, A... args) {
+  const Table *t = table();
   void *found = slot->load(std::memory_order_acquire);
   if (!found) slot->store(found = find(name_of(F)), std::memory_order_release);
   if (!found) return kLibraryInitFailed;
   if (!inside_shim) owed_error = kSuccess;
   auto real = reinterpret_cast<hipError_t (*)(A...)>(found);
-  if (inside_shim || !any_capture()) return real(args...);
+  if (inside_shim || !t || !any_capture()) return real(args...);
   InsideShim guard;
   const uint64_t begin = now_ns();
-  const hipError_t status = real(args...);
+  // HIP before 7.14 takes it inside a capture, records a copy to or from memory that is gone by the first launch, and
+  // has copied nothing. From 7.14 on it is refused, and so it is here, whatever the version; the capture lives.
+  bool is_lost = false;
+  if constexpr (F == Fn::watch_hipMemcpyWithStream) is_lost = is_capturing(*t, stream_of(args...));
+  const hipError_t status = is_lost ? kCaptureUnsupported : real(args...);
+  if (is_lost) owed_error = status;
   if (status && status != 600 && count_call(F, status, begin)) explain(F, status);
   return status;
 }

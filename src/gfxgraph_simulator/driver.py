@@ -59,6 +59,11 @@ class SimDriver(GraphDriver):
 
         return frontier
 
+    def wait_for(self, stream: int, nodes: Sequence[int]) -> None:
+        found = self._stream(stream)
+        known = {node.handle for node in found.frontier}
+        found.frontier += tuple(self._node(node) for node in dict.fromkeys(nodes) if node not in known)
+
     def nodes(self, graph: int) -> Sequence[int]:
         return [node.handle for node in self._graph(graph).nodes]
 

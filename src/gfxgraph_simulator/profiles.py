@@ -55,6 +55,10 @@ class Profile:
     stuck_launch: CallRule
     # With as many nodes enabled as at the last launch, but different ones, the old ones run again.
     switched_nodes_go_stale: bool
+    # An end of capture follows forks for ever where streams wait for each other, and the process dies...
+    mutual_waits_crash: bool
+    # ...but a wait for an event of the stream's own fork makes no fork of it.
+    joins_make_no_fork: bool
     # torch's memcpy_and_sync calls hipStreamGetCaptureInfo first and raises 900 by itself (ROCm < 7.14, 2.9.1+).
     guards_memcpy_and_sync: bool
     # torch 2.12's capture_end refuses what it has ended, or never came to begin; seen with HIP 7.15.
@@ -116,6 +120,8 @@ def _parse(table: dict[str, Any]) -> Profile:
         after_failed_end={int(code): status for code, status in capture["after_failed_end"].items()},
         stuck_launch=_rule(capture["stuck_launch"]),
         switched_nodes_go_stale=table.get("switched_nodes_go_stale", False),
+        mutual_waits_crash=table.get("mutual_waits_crash", False),
+        joins_make_no_fork=table.get("joins_make_no_fork", False),
         guards_memcpy_and_sync=table["guards_memcpy_and_sync"],
         ends_a_capture_once=table.get("ends_a_capture_once", False),
         calls={call: _row(row) for call, row in table["calls"].items()},

@@ -83,6 +83,9 @@ class Stream:
     capture: StreamCapture | None = None
     # Nodes that the stream's next node depends on.
     frontier: tuple[RecordedNode, ...] = ()
+    # Streams that waited for an event of this one, and whose event this one waited for last: HIP's forks.
+    forks: set[Stream] = field(default_factory=set)
+    parent: Stream | None = None
     # The status left by a failed EndCapture, which the runtime does not clear.
     stuck: CaptureStatus | None = None
     # A node that never ends was launched: what comes after it is accepted and never runs.
@@ -280,9 +283,14 @@ class Device:
             code = codes.CAPTURE_INVALIDATED
         if not code and any(leaf not in stream.frontier for leaf in capture.graph.leaves()):
             code = codes.CAPTURE_UNJOINED
+        if self.profile.mutual_waits_crash and not code and _turns_round(stream, ()):
+            raise SimulatedCrash(
+                "two side streams of the capture waited for each other: segmentation fault at its end"
+            )
         self.captures.remove(capture)
         for member in capture.streams:
             member.capture, member.frontier, member.stuck = None, (), None
+            member.forks, member.parent = set(), None
         if code:
             if self.profile.after_failed_end.get(code) == "stays":
                 left = CaptureStatus.INVALIDATED if code == codes.CAPTURE_INVALIDATED else CaptureStatus.ACTIVE
@@ -401,6 +409,10 @@ class Device:
             # Its capture has ended: nothing it could depend on exists any more.
             self._of_ended("wait_event", ours)
             return
+        if ours in (None, theirs) and stream is not theirs.origin and event.stream is not None:
+            if not (self.profile.joins_make_no_fork and event.stream.parent is stream):
+                event.stream.forks.add(stream)
+                stream.parent = event.stream
         if ours is None:
             if stream.id == _LEGACY:
                 theirs.invalidated = True
@@ -428,7 +440,10 @@ class Device:
         if event.capture is not None and event.capture in self.captures:
             self.apply(f"{call}_captured", event.capture)
         elif event.capture is not None:
-            self._of_ended(call, self.current().capture)
+            ours = self.current().capture
+            self._of_ended(call, ours)
+            if ours is not None:
+                return
         own = event.stream.capture if event.stream is not None else None
         if own is not None and call == "event_query":
             prefix = "" if own.thread == threading.get_ident() else "thread_"
@@ -438,7 +453,7 @@ class Device:
 
     def _of_ended(self, call: str, ours: StreamCapture | None) -> None:
         """A call about an event that a capture recorded which has ended, made inside another capture or in none."""
-        rule = self.profile.rule(f"{call}_of_ended", "global")
+        rule = self.profile.rule(f"{call}_of_ended", ours.mode if ours is not None else "relaxed")
         if rule.code:
             if ours is not None and rule.invalidates:
                 ours.invalidated = True
@@ -512,6 +527,11 @@ class Device:
                 victim.copy_(victim + added)
 
         return corrupt
+
+
+def _turns_round(stream: Stream, above: tuple[Stream, ...]) -> bool:
+    """Whether HIP, which ends each stream's capture after those of its forks, would come back to where it was."""
+    return stream in above or any(_turns_round(fork, (*above, stream)) for fork in stream.forks)
 
 
 def _about_others(call: str) -> str:

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from ctypes import CFUNCTYPE, POINTER, Structure, byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
-from machine import NBYTES, Machine, N
-
 from gfxgraph.driver import locate
+from gfxgraph.selftest.native.machine import NBYTES, Machine, N
 
 Facts = dict[str, Any]
 Scenario = Callable[["CApi", Machine], Facts]

@@ -15,9 +15,8 @@ from ctypes import byref, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
-from machine import Machine
-
 from gfxgraph.driver import locate
+from gfxgraph.selftest.native.machine import Machine
 
 TO_DEVICE, FROM_DEVICE = 1, 2
 TYPES = {"i32": ctypes.c_int32, "fp32": ctypes.c_float}

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import experiments
 import pytest
-import scenarios
 from test_hip_driver import HERE, SOURCE, TIMEOUT_S, build, emulator, kernels, started  # noqa: F401
+
+from gfxgraph.selftest.native import experiments, scenarios
 
 pytestmark = [pytest.mark.emulator, pytest.mark.timeout(TIMEOUT_S + 30)]
 
@@ -154,7 +154,7 @@ def test_what_a_capture_does_not_record_is_told(
     files = request.getfixturevalue("kernels") if name in experiments.NEED_KERNELS else ()
     key = f"{name}, mode {mode}"
     _outcomes[key] = {"passed": False}
-    command = (str(HERE / "experiments.py"), name, str(mode), *files)
+    command = ("-m", "gfxgraph.selftest.native.experiments", name, str(mode), *files)
     line, report, stderr = run(emulator, preload, tmp_path, *command, **SETTINGS.get(name, {}))
     seen = line["seen"]
     _versions.add(".".join(map(str, line["hip"])))
@@ -202,7 +202,7 @@ def test_scenarios_run_the_same_under_the_library(
     """
     files = request.getfixturevalue("kernels") if name in scenarios.NEED_KERNELS else ()
     _outcomes[name] = {"passed": False}
-    _, report, _ = run(emulator, preload, tmp_path, str(HERE / "scenarios.py"), name, *files)
+    _, report, _ = run(emulator, preload, tmp_path, "-m", "gfxgraph.selftest.native.scenarios", name, *files)
     _outcomes[name] = {"passed": True, "calls": {k: v["calls"] for k, v in report.get("calls", {}).items()}}
 
 
@@ -221,7 +221,8 @@ def test_real_graphs_are_run_node_by_node(
         emulator,
         preload,
         tmp_path,
-        str(HERE / "scenarios.py"),
+        "-m",
+        "gfxgraph.selftest.native.scenarios",
         name,
         *files,
         GFXGRAPH_PRELOAD_NODE_LIMIT="1",

@@ -21,7 +21,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "emulator"), str(HERE.parent.parent
 import c_api_scenarios  # noqa: E402
 import cuda_tools  # noqa: E402
 import pytest  # noqa: E402
-from machine import Machine  # noqa: E402
+
+from gfxgraph.selftest.native.machine import Machine  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

@@ -53,7 +53,7 @@ MOST_TRIES = 2
 STREAM = "ihipStream_t"
 _LAUNCH = re.compile(r"\bglobal=(\d+),\s*local=([1-9]\d*)")
 """What a compiled program's text says of a kernel's launch. Captured by ``hipExtModuleLaunchKernel``, threads that
-fill no whole workgroup become one in HIP 7.15; 6.4.3 refuses or loses them (tests/emulator/scenarios.py)."""
+fill no whole workgroup become one in HIP 7.15; 6.4.3 refuses or loses them (selftest/native/scenarios.py)."""
 _DTYPES = {
     "float_type": "float32", "half_type": "float16", "bf16_type": "bfloat16", "double_type": "float64",
     "int8_type": "int8", "int16_type": "int16", "int32_type": "int32", "int64_type": "int64",

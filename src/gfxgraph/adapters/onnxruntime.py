@@ -13,7 +13,7 @@ with that reason.
 Source: onnxruntime 1.31.1's Python package; ``enable_cuda_graph`` and ``gpu_graph_id`` as its documentation and
 onnxruntime_run_options_config_keys.h say; ``enable_hip_graph`` in onnxruntime-rocm 1.22.2, the last with that
 provider. ``migraphx_hip_graph_enable`` of ROCm's builds stays off: MIGraphX launches parts of workgroups, and HIP 7's
-graphs run whole ones (tests/emulator/scenarios.py). Run here: the ROCm provider on AMD's emulator; the others as
+graphs run whole ones (selftest/native/scenarios.py). Run here: the ROCm provider on AMD's emulator; the others as
 stand-ins only.
 """
 

@@ -34,6 +34,7 @@ def run(argv: list[str], environ: Mapping[str, str], *, as_json: bool = False) -
     with tempfile.TemporaryDirectory(prefix="gfxgraph-preload-", ignore_cleanup_errors=True) as folder:
         kept = environ.get(native.REPORT)
         report = Path(kept) if kept else Path(folder) / "%p.json"
+        settings |= {name: value for name, value in decisions.set_env.items() if name not in environ}
         prepared = native.preload_environment({**environ, **settings}, report)
         status = supervise.run(argv, prepared)
         if as_json:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from gfxgraph import config
 from gfxgraph.cli import _contract
 from gfxgraph.startup.child_environment import program_environment
 from gfxgraph.startup.torch_build import refuse_unsuitable
@@ -97,6 +98,55 @@ def run(
     if as_json:
         click.echo(json.dumps(suite.report(), ensure_ascii=False, indent=1))
     return 0 if suite.outcome == "pass" else 1
+
+
+def run_native(path: Path, *, as_json: bool = False) -> int:
+    """Run the self-test that needs no torch, show what is not right, write the report; return the exit status.
+
+    Raises:
+        DriverError: there is no HIP runtime; no report is written.
+    """
+    _contract.can_be_written(path)
+    lang = config.language_of()
+    # lazily: other commands start without it
+    from gfxgraph.selftest.native.suite import Suite
+    from gfxgraph.selftest.suite import write
+
+    suite = Suite()
+    say = functools.partial(click.secho, err=as_json)
+    signal.signal(signal.SIGTERM, _stop)
+    results = suite.run()
+    n = 0
+    try:
+        while True:
+            with _contract.working(f"selftest, native: {n} done"):
+                result = next(results, None)
+            if result is None:
+                break
+            n += 1
+            if result["kind"] == "identity":
+                say(str(result.get("told") or result))
+            elif result["outcome"] in ("died", "failed", "wrong"):
+                name = " ".join(str(result[key]) for key in ("kind", "name", "mode", "how") if key in result)
+                say(
+                    f"{result['outcome']:<6} {name}: {result.get('ended') or result.get('failed') or result['told']}",
+                    fg="red",
+                )
+    finally:
+        report = suite.report()
+        write(report, path)
+        for kind, counts in report["counts"].items():
+            say(f"{kind}: {', '.join(f'{number} {outcome}' for outcome, number in counts.items())}")
+        for kind, left in report["not_run"].items():
+            if left:
+                say(f"{kind}: {left} not run, the time was over")
+        say(f"compared with the table of {report['compared_with']}: {len(report['differs'])} cells differ")
+        for each in report["differs"]:
+            say(f"  {each['call']}, {each['mode']}: {each['here']}; there {each['table']}\n    {each['means']}")
+        say(_SEND[lang].format(path=path, tracker=_contract.tracker(lang)))
+    if as_json:
+        click.echo(json.dumps(report, ensure_ascii=False, indent=1))
+    return 0 if report["verdict"] == "pass" else 1
 
 
 def _stop(number: int, frame: object) -> NoReturn:

@@ -35,6 +35,9 @@ _MARK = {CheckState.GREEN: ("ok  ", "green"), CheckState.AMBER: ("warn", "yellow
 )
 @click.option("--selftest", is_flag=True, help="Run the safety suite on the GPU here and write one JSON report.")
 @click.option(
+    "--native", "is_native", is_flag=True, help="--selftest: below torch, which it does not need; 3 minutes."
+)
+@click.option(
     "-o",
     "--output",
     "--out",
@@ -56,6 +59,7 @@ def command(
     as_json: bool,
     bundle: str | None,
     selftest: bool,
+    is_native: bool,
     out: Path,
     allow_cuda: bool,
     simulate: str,
@@ -67,14 +71,16 @@ def command(
     Exit status: 0 no errors (with --selftest: every case passed, or was skipped with a reason), 1 errors, 2 gfxgraph
     cannot be used here. --allow-cuda, --simulate and --output go with --selftest.
     """
+    if selftest and is_native:
+        raise SystemExit(_selftest.run_native(out, as_json=as_json))
     if selftest:
         status = _selftest.run(
             out, as_json=as_json, simulate=simulate, allow_cuda=allow_cuda, only=only, module=cases
         )
         raise SystemExit(status)
-    for name in ("out", "allow_cuda", "simulate", "only", "cases"):
+    for name in ("out", "is_native", "allow_cuda", "simulate", "only", "cases"):
         if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name.replace('_', '-')} goes with --selftest", ctx)
+            raise click.UsageError(f"--{name.removeprefix('is_').replace('_', '-')} goes with --selftest", ctx)
     lang = config.language_of()
     found = []
     with _contract.working("doctor"):

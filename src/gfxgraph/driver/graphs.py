@@ -25,6 +25,7 @@ from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
 # hipStreamCaptureMode and its CUDA twin. Relaxed alone may be ended from any thread.
 MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED = 0, 1, 2
 _ACTIVE_AT_ONE_NODE = 1 << 32 | 1
+_ADD_DEPENDENCIES = 0  # to those that the stream has; 1 would replace them
 
 
 class GraphDriver(ABC):
@@ -98,6 +99,20 @@ class GraphDriver(ABC):
             return tuple(first[:n_last]) if n_last else 0
 
         return frontier
+
+    def frontier(self, stream: int) -> tuple[int, ...]:
+        """The last nodes of ``stream``'s capture, once."""
+        last = self.frontier_reader(stream)()
+        return last if isinstance(last, tuple) else (last,) if last else ()
+
+    def wait_for(self, stream: int, nodes: Sequence[int]) -> None:
+        """Let ``stream``, which captures already, go on after ``nodes`` too: as a wait for an event recorded there.
+
+        The wait itself would make ``stream`` a fork of the event's stream. Where two streams are so each other's,
+        HIP's EndCapture never gets to the end of them, and the process dies (6.4.3 to 7.15).
+        """
+        if new := tuple(dict.fromkeys(nodes)):
+            self.table.call("update_dependencies", stream, (c_void_p * len(new))(*new), len(new), _ADD_DEPENDENCIES)
 
     def capture_info(self, stream: int) -> CaptureInfo:
         """State of ``stream``'s capture; never raises because a capture is invalidated."""

@@ -47,6 +47,13 @@ FUNCTIONS = (
     F("begin_capture", "hipStreamBeginCapture", "cuStreamBeginCapture_v2", (H, I)),
     F("end_capture", "hipStreamEndCapture", "cuStreamEndCapture", (H, P)),
     F("capture_info", "hipStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo_v2", (H, P, P, P, P, P)),
+    F(
+        "update_dependencies",
+        "hipStreamUpdateCaptureDependencies",
+        "cuStreamUpdateCaptureDependencies",
+        (H, P, N, U),
+        ("wait_for",),
+    ),
     F("synchronize", "hipStreamSynchronize", "cuStreamSynchronize", (H,)),
     F("copy", "hipMemcpyDtoDAsync", "cuMemcpyDtoDAsync_v2", (H, H, N, H), ("device_copier",)),
     F("exchange_mode", "hipThreadExchangeStreamCaptureMode", "cuThreadExchangeStreamCaptureMode", (P,), ("relaxed",)),

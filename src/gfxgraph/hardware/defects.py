@@ -77,6 +77,7 @@ class Decisions:
         node_walk: may be used at all.
         inductor_graphs: "ours" where graphs that torch.compile is asked for must not be Inductor's; None: as asked.
         inductor: settings of Inductor in force while torch.compile compiles, where the user set nothing else.
+        set_env: variables that ``run`` sets before HIP starts, where the user has not.
         env: variables worth setting before the process starts.
         advice: sentences for people.
         reasons: for each field that differs from its default, the rows behind it.
@@ -96,6 +97,7 @@ class Decisions:
     node_walk_resets: bool = False
     inductor_graphs: str | None = None
     inductor: Mapping[str, Any] = field(default_factory=dict)
+    set_env: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     advice: tuple[str, ...] = ()
     reasons: tuple[Reason, ...] = ()
@@ -113,6 +115,7 @@ _MERGE: dict[str, Callable[[Any, Any], Any]] = {
     "max_nodes": _least,
     "update_budget": _least,
     "inductor": lambda old, new: old | new,
+    "set_env": lambda old, new: old | new,
 }
 
 

@@ -8,6 +8,7 @@ not be begun or ended.
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from types import ModuleType
@@ -18,6 +19,7 @@ from gfxgraph.config import Activation, Config
 from gfxgraph.core.replaced import Replaced
 from gfxgraph.errors import ActivationError, ArgumentError, check_settings, member, naming_a_missing_package
 from gfxgraph.guard.level import asked_tier, guard_level, watch_memory
+from gfxgraph.hardware import defect_environment, defects
 from gfxgraph.hardware.software import Torch, other_gfxgraph
 from gfxgraph.process import bridge, process
 from gfxgraph.startup.torch_build import refuse_unsuitable
@@ -207,6 +209,10 @@ def _platform(torch: ModuleType, settings: Config) -> str:
         return "simulator"
     build = Torch(torch.__version__, torch.version.hip or "", torch.version.cuda or "")
     refuse_unsuitable(settings, sys.executable, build)
+    if build.hip:
+        # HIP reads its variables when it starts, which the next line makes it do.
+        for name, value in defects.decide(defect_environment.detect()).set_env.items():
+            os.environ.setdefault(name, value)  # noqa: TID251
     if not torch.cuda.is_available():
         if torch.version.hip is None:
             raise ActivationError("no_cuda_gpu", torch_version=torch.__version__, cuda_version=torch.version.cuda)

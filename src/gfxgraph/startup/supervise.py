@@ -221,7 +221,8 @@ def run_guarded(
     files.new_folder(home, 0o700)
     try:
         # Without these variables some runtimes cannot run nodes one by one.
-        environment = {**defects.decide(defect_environment.detect()).env, **environment, VARIABLE: str(home)}
+        decided = defects.decide(defect_environment.detect())
+        environment = {**decided.set_env, **decided.env, **environment, VARIABLE: str(home)}
         return _Guarded(argv, environment, home, limit_s, write).run()
     finally:
         shutil.rmtree(home, ignore_errors=True)

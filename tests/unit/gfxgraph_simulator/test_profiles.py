@@ -126,7 +126,8 @@ other:streamsync | hip-7.14 | GTR | 900 | Invalidated | 901 | 0
 OTHERS = """
 hostfunc         | hip-7.0  | GTR | 900 | Invalidated | 901 | 2
 eventquery_own   | hip-7.0  | GTR | 907 | Invalidated | 901 | 2
-eventquery_own   | hip-7.2  | GTR | 0   | Active      | 0   | 0
+eventquery_own   | hip-7.2  | GT  | 900 | Invalidated | 901 | 2
+eventquery_own   | hip-7.2  | R   | 0   | Active      | 0   | 0
 streamsync       | hip-7.2  | GTR | 900 | Invalidated | 901 | 2
 fork_nojoin      | hip-7.2  | GTR | 0   | Active      | 904 | 1
 withstream       | hip-6.4  | GTR | 0   | Active      | 0   | 0
@@ -292,6 +293,40 @@ def test_second_end_after_unjoined_fork_crashes(profile_of: Install) -> None:
     with pytest.raises(simulator.SimulatedCrash):
         trial.device.end_capture(trial.origin)
     assert code_of(lambda: trial.device.abandon_capture(trial.origin)) == 401
+
+
+@pytest.mark.parametrize(
+    ("profile", "again", "dies"),
+    [
+        ("hip-6.4", False, True),
+        ("hip-7.2", False, False),
+        ("hip-7.2", True, True),
+        ("cuda", True, False),
+    ],
+)
+def test_streams_that_wait_for_each_other(profile_of: Install, profile: str, again: bool, dies: bool) -> None:
+    """As issue 56 saw: 6.4.3 dies of a mutual wait, 7.2.4 of one after another wait for the origin, CUDA of none."""
+    trial = Experiment(profile_of(profile), "relaxed")
+    device, a, b = trial.device, trial.side, trial.device.pooled_stream(0)
+
+    def wait(stream: Stream, other: Stream) -> None:
+        event = SimulatedEvent()
+        device.record_event(event, other)
+        device.wait_event(event, stream)
+
+    for stream, other in [
+        (a, trial.origin),
+        (b, a),
+        *([(b, trial.origin)] if again else []),
+        (a, b),
+        (trial.origin, a),
+    ]:
+        wait(stream, other)
+    if dies:
+        with pytest.raises(simulator.SimulatedCrash):
+            device.end_capture(trial.origin)
+    else:
+        device.end_capture(trial.origin)
 
 
 def test_end_from_another_thread(profile_of: Install) -> None:

@@ -145,7 +145,7 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
 
         Args:
             graph: its handle, taken while it was alive; valid until the stream's capture is ended (seen on CUDA 13.0,
-                and on AMD's emulator with HIP 6.4: tests/emulator/scenarios.py, read_a_dead_capture).
+                and on AMD's emulator with HIP 6.4: selftest/native/scenarios.py, read_a_dead_capture).
             are_opaque: else an operation left them that itself ended the capture, and will be repeated as a whole.
         """
         driver = process.require().driver

@@ -45,7 +45,7 @@ class Streams:
         self.own = torch.cuda.current_stream()
         self.side: dict[int, Any] = {}
         # Strong references: torch's event type does not clear weak references when it dies.
-        self._events: dict[int, tuple[Any, int]] = {}
+        self._events: dict[int, tuple[Any, int, tuple[int, ...]]] = {}
         self._works: dict[int, tuple[weakref.ref[object], int]] = {}
         """What ``torch.distributed`` gave to wait for, and the segment that launched it. Works keep tensors alive."""
         self._unjoined: dict[int, object] = {}
@@ -67,8 +67,24 @@ class Streams:
         if stream.cuda_stream != self.own.cuda_stream:
             self.side[stream.cuda_stream] = stream
 
-    def note_event(self, event: Any, segment: int) -> None:
-        self._events[id(event)] = (event, segment)
+    def note_event(self, event: Any, segment: int, stream: Any) -> None:
+        """Note that the event is recorded now: in which segment and, for `waits_inside`, behind which nodes."""
+        behind = process.require().driver.frontier(stream.cuda_stream) if torch.version.hip else ()
+        self._events[id(event)] = (event, segment, behind)
+
+    def waits_inside(self, event: Any, stream: Any) -> bool:
+        """Let a side stream of the capture wait for an event of it; False where the runtime's own wait is to do it.
+
+        HIP's wait would make either stream the other's fork where both wait, and the end of the capture would not end
+        (``GraphDriver.wait_for``).
+        """
+        driver = process.require().driver
+        if not torch.version.hip or stream.cuda_stream == self.own.cuda_stream or "wait_for" in driver.missing:
+            return False
+        if self.status(stream) is not CaptureStatus.ACTIVE:
+            return False  # this wait makes it part of the capture
+        driver.wait_for(stream.cuda_stream, self._events[id(event)][2])
+        return True
 
     def recorded_in(self, event: Any) -> int | None:
         """The segment in which the event was last recorded; None if it was not recorded in this capture."""
@@ -299,7 +315,9 @@ def _record(self: Any, stream: Any = None) -> Any:
     given = () if stream is None else (stream,)
     if session is None or getattr(self, EXTERNAL, False):
         return record(self, *given)
-    session.streams.note_event(self, session.n_segments)
+    session.streams.note_event(
+        self, session.n_segments, stream if stream is not None else torch.cuda.current_stream()
+    )
     try:
         return record(self, *given)
     except RuntimeError as error:
@@ -324,7 +342,7 @@ def _wait_event(self: Any, stream: Any = None) -> Any:
     session.streams.note_side(stream)
     try:
         if segment == session.n_segments:
-            return wait(self, stream)
+            return None if session.streams.waits_inside(self, stream) else wait(self, stream)
         # Recorded before a split: that work is joined, so waiting for the new segment's start is enough.
         fork = torch.cuda.Event()
         STOCK["record"](fork, session.streams.own)

@@ -1,6 +1,6 @@
-"""What the driver room does on real HIP, one function a scenario; run under the emulator.
+"""What the driver room does on real HIP, one function a scenario.
 
-    rocjitsu --config gfx1030.json -- python scenarios.py NAME [KERNELS.so KERNELS.hsaco]
+    python -m gfxgraph.selftest.native.scenarios NAME [KERNELS.so KERNELS.hsaco]
 
 prints one line of JSON: what was seen. A scenario that fails raises.
 """
@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import ctypes
 import json
-import re
 import struct
 import sys
 import threading
 import time
 from collections.abc import Callable
 from ctypes import byref, c_void_p
-from pathlib import Path
+from functools import partial
 from typing import Any
-
-from machine import ADD_LAYOUT, NBYTES, Machine, N
 
 from gfxgraph.driver import hiprtc, locate
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.driver.small_copies import MOST
 from gfxgraph.errors import DriverError
+from gfxgraph.selftest.native.machine import ADD_LAYOUT, NBYTES, Machine, N
 from gfxgraph.types import CaptureStatus, NodeKind
 
 Facts = dict[str, Any]
@@ -86,18 +84,6 @@ def identity(driver: GraphDriver, gpu: Machine) -> Facts:
         "name": name,
         "missing": missing,
     }
-
-
-@scenario()
-def symbols(driver: GraphDriver, gpu: Machine) -> Facts:
-    """The native package's list against a genuine library: what it must have is there."""
-    listed = (Path(__file__).parent.parent.parent / "native" / "api.inc").read_text()
-    rows = re.findall(r"^GFX_(?:GRAPH|WORK|CALL)\((\w+), (REQUIRED|OPTIONAL)", listed, re.MULTILINE)
-    assert len(rows) > 130
-    absent = [name for name, _ in rows if not hasattr(gpu.hip, name)]
-    needed = {name for name, need in rows if need == "REQUIRED"}
-    assert not needed & set(absent)
-    return {"listed": len(rows), "required": len(needed), "absent": absent}
 
 
 @scenario()
@@ -333,11 +319,11 @@ def abandon_invalidated(driver: GraphDriver, gpu: Machine) -> Facts:
             buffer, stream = gpu.buffer(0), gpu.stream()
             driver.begin_capture(stream, mode)
             gpu.memset(buffer, 1, stream)
-            refused = refusal(lambda s=stream: driver.synchronize_stream(s))
+            refused = refusal(partial(driver.synchronize_stream, stream))
             state = driver.capture_info(stream)
             assert state.status is CaptureStatus.INVALIDATED
             if ended_before:
-                ended = refusal(lambda s=stream: driver.end_capture(s))
+                ended = refusal(partial(driver.end_capture, stream))
                 facts["end"] = ended.fields["status"]
                 facts["state after the refused end"] = driver.capture_info(stream).status.name
             driver.abandon_capture(stream, end_was_refused=ended_before)
@@ -359,7 +345,7 @@ def read_a_dead_capture(driver: GraphDriver, gpu: Machine) -> Facts:
         gpu.memset(buffer, 1, stream)
         seen = driver.frontier_reader(stream)()
         gpu.memset(buffer, 2, stream)
-        refusal(lambda s=stream: driver.synchronize_stream(s))
+        refusal(partial(driver.synchronize_stream, stream))
         assert driver.capture_info(stream).status is CaptureStatus.INVALIDATED
         nodes = driver.nodes(graph)
         assert len(nodes) == 2 and driver.leaves(graph) == [node for node in nodes if node != seen]
@@ -605,7 +591,7 @@ def main(name: str, kernels: str = "", code_object: str = "") -> None:
     driver = locate("hip")
     gpu = Machine(driver, kernels, code_object)
     facts = SCENARIOS[name](driver, gpu)
-    print(json.dumps({"scenario": name, "facts": facts}), flush=True)
+    print(json.dumps({"scenario": name, "facts": facts}), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

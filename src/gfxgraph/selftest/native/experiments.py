@@ -1,4 +1,4 @@
-"""Things done inside a capture, on real HIP under the preload library; run under the emulator.
+"""Things done inside a capture, on real HIP under the preload library.
 
 Each experiment begins a capture, records one fill, does its thing, records another and ends. Printed:
 what the calls answered, whether the stream works afterwards, and what a replay did.
@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from ctypes import byref, c_size_t, c_void_p
 from typing import Any
 
-from machine import NBYTES, Machine
-
 from gfxgraph.driver import locate
+from gfxgraph.driver.graphs import GraphDriver
+from gfxgraph.selftest.native.machine import NBYTES, Machine
 
 Seen = dict[str, Any]
 EXPERIMENTS: dict[str, Callable[[Bench], Seen]] = {}
@@ -110,9 +110,7 @@ def stream_callback(bench: Bench) -> Seen:
 
 @experiment
 def null_kernel(bench: Bench) -> Seen:
-    assert bench.gpu.stubs is not None
-    status = bench.gpu.stubs.launch_times_two(c_void_p(bench.b), ctypes.c_int(1), None)
-    return {"status": status}
+    return {"status": bench.gpu.double(bench.b, 1, None)}
 
 
 @experiment
@@ -270,9 +268,7 @@ def another_thread_queries_an_event(bench: Bench) -> Seen:
 
 @experiment
 def another_thread_uses_the_null_stream(bench: Bench) -> Seen:
-    assert bench.gpu.stubs is not None
-    launch = bench.gpu.stubs.launch_times_two
-    return _elsewhere(lambda: int(launch(c_void_p(bench.b), ctypes.c_int(1), None)))
+    return _elsewhere(lambda: bench.gpu.double(bench.b, 1, None))
 
 
 @experiment
@@ -325,9 +321,7 @@ def kernel_attributes(bench: Bench) -> Seen:
 
 @experiment
 def refused_kernel(bench: Bench) -> Seen:
-    assert bench.gpu.stubs is not None
-    nothing_to_do = (c_void_p(bench.b), ctypes.c_int(0), c_void_p(bench.stream))  # makes a grid of no blocks
-    return {"status": int(bench.gpu.stubs.launch_times_two(*nothing_to_do))}
+    return {"status": bench.gpu.double(bench.b, 0, bench.stream)}  # a grid of no blocks
 
 
 @experiment
@@ -343,18 +337,16 @@ def allocation_in_stream_order(bench: Bench) -> Seen:
 
 @experiment
 def null_stream_beside_a_blocking_stream(bench: Bench) -> Seen:
-    assert bench.gpu.stubs is not None
-    status = int(bench.gpu.stubs.launch_times_two(c_void_p(bench.b), ctypes.c_int(1), None))
+    status = bench.gpu.double(bench.b, 1, None)
     copied = bench.gpu.status("hipMemcpyAsync", bench.spare, bench.b, c_size_t(NBYTES), 3, None)
     return {"status": status, "copy": copied, "synchronize": bench.gpu.status("hipStreamSynchronize", None)}
 
 
-def main(name: str, mode: str, kernels: str = "", code_object: str = "") -> None:
-    driver = locate("hip")
-    gpu = Machine(driver, kernels, code_object)
+def perform(driver: GraphDriver, gpu: Machine, name: str, mode: int) -> Seen:
+    """One experiment in one capture mode, and what is seen afterwards."""
     bench = Bench(gpu, name in BLOCKING)
     gpu("hipEventRecord", bench.event, bench.other)
-    gpu("hipStreamBeginCapture", bench.stream, int(mode))
+    gpu("hipStreamBeginCapture", bench.stream, mode)
     gpu.memset(bench.a, 1, bench.stream)
     seen = EXPERIMENTS[name](bench)
     gpu.status("hipMemsetAsync", bench.a, 2, c_size_t(NBYTES), bench.stream)
@@ -377,7 +369,13 @@ def main(name: str, mode: str, kernels: str = "", code_object: str = "") -> None
     gpu.memset(bench.a, 5, bench.stream)
     gpu.status("hipStreamSynchronize", bench.stream)
     seen["stream works"] = gpu.read(bench.a) == 0x05050505
-    print(json.dumps({"experiment": name, "mode": int(mode), "hip": driver.version, "seen": seen}), flush=True)
+    return seen
+
+
+def main(name: str, mode: str, kernels: str = "", code_object: str = "") -> None:
+    driver = locate("hip")
+    seen = perform(driver, Machine(driver, kernels, code_object), name, int(mode))
+    print(json.dumps({"experiment": name, "mode": int(mode), "hip": driver.version, "seen": seen}), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 
 from gfxgraph.selftest.native import capture_table as table
 from gfxgraph.selftest.native import suite
-from gfxgraph.simulator import profiles
+from gfxgraph_simulator import profiles
 
 TABLES = {path.stem: path for path in (Path(suite.__file__).parent / "tables").glob("*.json")}
 PROFILES = {"6.4.3": "hip-6.4", "7.2.4": "hip-7.2"}

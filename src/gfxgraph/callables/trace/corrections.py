@@ -158,7 +158,8 @@ def _counting(seen: Seen, is_constant: Func) -> Func:
     def is_int_specialization_case(value: int, source: Tracker) -> bool:
         if not is_constant(value, source):
             return False
-        if source.guard_source is not torch_names.GuardSource.GLOBAL:
+        kind = source.guard_source
+        if (kind() if callable(kind) else kind) is not torch_names.GuardSource.GLOBAL:  # torch 2.9 has a method
             return True
         values = seen.setdefault(name_of(source), set())
         values.add(value)
@@ -420,7 +421,7 @@ def _ordering(call: Func) -> Func:
 
 def _filling(fill: Func) -> Func:
     def full(self: Tracker, tx: Tracker, size: Tracker, fill_value: Tracker, **kwargs: Tracker) -> Tracker:
-        if fill_value.is_tensor() and "dtype" not in kwargs:
+        if isinstance(_realized(fill_value), torch_names.TensorVariable) and "dtype" not in kwargs:
             of = fill_value.as_proxy().node.meta["example_value"].dtype
             kind = torch.bool if of is torch.bool else torch.int64
             if of.is_complex or of.is_floating_point:

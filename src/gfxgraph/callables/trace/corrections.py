@@ -100,14 +100,17 @@ def _noting(errors: list[Exception]) -> Callable[[Func], Func]:
 
 
 def _remarking(remarks: set[str], get: Func) -> Func:
-    """Note optimizers whose count of steps Dynamo moves to the device, where a step is float32 arithmetic."""
+    """Note optimizers whose count of steps Dynamo moves to the device, where what is made of it is float32."""
 
     def var_getattr(self: Tracker, tx: Tracker, name: str) -> Tracker:
-        groups = self.value.param_groups
-        if name == "param_groups" and any(not (each.get("capturable", True) or each.get("fused")) for each in groups):
+        optimizer = self.value
+        has = "capturable" in optimizer.defaults
+        on_host = [not (group.get("capturable") or group.get("fused")) for group in optimizer.param_groups]
+        if name == "param_groups" and any(on_host) and (has or any("step" in each for each in optimizer.state.values())):
             remarks.add(
-                f"{type(self.value).__name__} counts its steps on the device, in float32, as capturable=True has it: "
-                "its results differ from eager's in the last digits; create it with capturable=True, and they do not"
+                f"{type(optimizer).__name__} counts its steps on the device here, as torch.compile has it: in float32, "
+                "so its results may differ from eager's in the last digits"
+                + ("; created with capturable=True they do not" if has else "")
             )
         return get(self, tx, name)
 

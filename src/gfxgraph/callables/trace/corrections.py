@@ -103,14 +103,14 @@ def _remarking(remarks: set[str], get: Func) -> Func:
     """Note optimizers whose count of steps Dynamo moves to the device, where what is made of it is float32."""
 
     def var_getattr(self: Tracker, tx: Tracker, name: str) -> Tracker:
-        optimizer = self.value
+        optimizer, kind = self.value, type(self.value).__name__
         has = "capturable" in optimizer.defaults
+        counts = has or any("step" in each for each in optimizer.state.values())
         on_host = [not (group.get("capturable") or group.get("fused")) for group in optimizer.param_groups]
-        if name == "param_groups" and any(on_host) and (has or any("step" in each for each in optimizer.state.values())):
+        if name == "param_groups" and counts and any(on_host):
             remarks.add(
-                f"{type(optimizer).__name__} counts its steps on the device here, as torch.compile has it: in float32, "
-                "so its results may differ from eager's in the last digits"
-                + ("; created with capturable=True they do not" if has else "")
+                f"{kind} counts its steps on the device, as torch.compile has it: in float32, so its results may "
+                f"differ from eager's in the last digits{'; created with capturable=True they do not' * has}"
             )
         return get(self, tx, name)
 

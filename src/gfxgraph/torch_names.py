@@ -141,7 +141,6 @@ TABLE = {
         torch._dynamo.eval_frame.cached_backends
         torch._dynamo.exc.SkipFrame
         torch._dynamo.exc.Unsupported
-        torch._dynamo.exc.unimplemented
         torch._dynamo.guards.GuardBuilder
         dynamo_optimize = torch._dynamo.optimize
         torch._dynamo.side_effects.AttributeMutationExisting
@@ -156,6 +155,7 @@ TABLE = {
         torch._dynamo.variables.ConstDictVariable
         torch._dynamo.variables.ConstantVariable
         torch._dynamo.variables.ListVariable
+        optimizer_getattr = torch._dynamo.variables.OptimizerVariable.var_getattr
         torch._dynamo.variables.SetVariable
         torch._dynamo.variables.SymNodeVariable
         torch._dynamo.variables.TensorVariable

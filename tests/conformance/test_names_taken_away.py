@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
@@ -17,26 +18,33 @@ ABORTS = ("_pop_mode",)
 """Without it torch itself ends the process, in a plain ``nn.Linear`` (torch 2.13)."""
 NEEDED = ("capture", "graphed", "tracing", "compiled regions")
 """Features that the programs need from their first calls on."""
-
-
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="its programs run in the simulator")
 
 
-@pytest.mark.parametrize("feature", [each for each in torch_names.TABLE if each != "simulator"])
-@pytest.mark.timeout(900)
-def test_nothing_is_raised_and_the_results_are_right(feature: str) -> None:
+KEYS = [key for key, name in torch_names.NAMES.items() if name.feature != "simulator" and key not in ABORTS]
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[subprocess.Popen[str]]:
+    """One process that has imported torch and its compiler, and forks for each name."""
+    line = [sys.executable, "-m", torch_names_programs.__name__]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.stdin.close()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.timeout(300)
+def test_nothing_is_raised_and_the_results_are_right(key: str, programs: subprocess.Popen[str]) -> None:
     """Nothing that torch does not raise without gfxgraph; what needs the name is off, by its name."""
-    keys = [name.key for name in torch_names.NAMES.values() if name.feature == feature and name.key not in ABORTS]
-    line = [sys.executable, "-m", torch_names_programs.__name__, *keys]
-    done = subprocess.run(line, capture_output=True, text=True, check=True)
-    found = [json.loads(each) for each in done.stdout.splitlines()]
-    assert [each["name"] for each in found] == [torch_names.NAMES[key].path for key in keys]
-    assert [each for each in found if each.get("wrong", each)] == []
-    marks = {name.path: {"optional", "loaded"} & set(name.marks) for name in torch_names.NAMES.values()}
-    again = {name.path for name in torch_names.NAMES.values() if is_found_again(name)}
-    for each in found:
-        if each["name"] not in again and each["gone"] and feature in NEEDED and not marks[each["name"]]:
-            assert feature in each["off"], each
+    print(key, file=programs.stdin, flush=True)
+    found = json.loads(programs.stdout.readline())  # type: ignore[union-attr]
+    name = torch_names.NAMES[key]
+    assert found["name"] == name.path
+    assert found.get("wrong", found) == {}
+    needed = name.feature in NEEDED and not {"optional", "loaded"} & set(name.marks)
+    if found["gone"] and needed and not is_found_again(name):
+        assert name.feature in found["off"], found
 
 
 def is_found_again(name: torch_names.Name) -> bool:

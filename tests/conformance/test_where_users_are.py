@@ -125,6 +125,52 @@ def test_a_compiled_model_trains_on_many_lengths(monkeypatch):
                 q -= 0.1 * q.grad
 
 
+@pytest.mark.parametrize(("options", "is_told"), [({}, True), ({"capturable": True}, False)], ids=["host", "device"])
+def test_where_an_optimizer_counts_its_steps_is_told(options, is_told):
+    """In a traced step always on the device: its float32 arithmetic is eager's only with ``capturable=True``."""
+
+    def trained(wrap):
+        torch.manual_seed(0)
+        net = two_layers().cuda()
+        optimizer = torch.optim.RAdam(net.parameters(), lr=0.01, **options)
+
+        def step(x):
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+
+        step = wrap(step)
+        for i in range(12):
+            step(torch.full((2, 4), float(i % 3), device="cuda"))
+        return step, [each.detach().clone() for each in net.parameters()]
+
+    (g, ours), (_, eager) = trained(gfxgraph.graphed), trained(lambda step: step)
+    for a, b in zip(ours, eager, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-3 if is_told else 0)
+    assert g.stats()["replays"] and ("RAdam counts its steps on the device" in g.explain()) is is_told
+
+
+@pytest.mark.skipif(HAS_GPU, reason="cuDNN's state is one a process: tests/gpu/recurrent_dropout.py compares two")
+def test_dropout_between_recurrent_layers_is_drawn_anew():
+    """An LSTM in training: eager's results, gradients and place in the random numbers, at each replay."""
+
+    def trained(wrap):
+        torch.manual_seed(0)
+        net = nn.LSTM(3, 4, num_layers=2, dropout=0.5).cuda()
+        run, found = wrap(net), []
+        for _ in range(8):
+            net.zero_grad()
+            result = run(torch.ones(2, 2, 3, device="cuda"))[0]
+            result.sum().backward()
+            grads = [each.grad.clone() for each in net.parameters()]
+            found.append([result.detach().clone(), *grads, torch.cuda.get_rng_state()])
+        return run, found
+
+    (g, ours), (_, eager) = trained(gfxgraph.graphed), trained(lambda net: net)
+    assert all(map(torch.equal, sum(ours, []), sum(eager, [])))
+    assert g.stats()["replays"] >= 5 and not torch.equal(ours[-1][0], ours[-2][0])
+
+
 def test_a_compiled_body_in_a_plain_capture_keeps_what_it_reads():
     """Its input is freed after the capture and the memory has another owner. Wrong: 2.11, on a GPU."""
     compiled = torch.compile(lambda a, w: (a @ w).relu())

@@ -1,9 +1,10 @@
 """Eight ordinary programs, run once for each private name of torch that is taken away: in a fork for each name.
 
-    python -m tests.unit.torch_names_programs [NAME ...]
+    echo NAME ... | python -m tests.unit.torch_names_programs
 
 Torch, its compiler and the simulated card are there before the first fork; gfxgraph's other rooms are imported in the
-forks, after the name is gone. Writes one JSON line for each name: what raised, or was wrong, with us and without.
+forks, after the name is gone. Answers each name read with one JSON line: what raised, or was wrong, with us and
+without. Programs run without us, and without the name, only where ours differ from torch's with every name.
 """
 
 from __future__ import annotations
@@ -142,21 +143,37 @@ def outcome(program: Callable[..., Any], graphed: Callable[..., Any]) -> Any:
 
 
 def of_name(name: torch_names.Name) -> dict[str, Any]:
-    """What the programs give without the name: the differences from eager execution without it."""
+    """What the programs give with us and without the name."""
     found: dict[str, Any] = {"name": name.path, "feature": name.feature, "gone": take_away(name)}
-    eager = [outcome(program, as_it_is) for program in PROGRAMS]
     import gfxgraph
 
     try:
         with_us()
     except Exception as error:  # noqa: BLE001
         return {**found, "enable": f"raised {type(error).__name__}: {error}"}
-    ours = [outcome(program, gfxgraph.graphed) for program in PROGRAMS]
-    named = [program.__name__ for program in PROGRAMS]
-    found["wrong"] = {n: [a, b] for n, a, b in zip(named, ours, eager) if a != b and not str(b).startswith("raised")}
-    found["eager raised"] = [n for n, b in zip(named, eager) if str(b).startswith("raised")]
-    found["off"] = sorted(torch_names.off)
-    return found
+    return {**found, "ours": outcomes(gfxgraph.graphed), "off": sorted(torch_names.off)}
+
+
+def outcomes(graphed: Callable[..., Any]) -> dict[str, Any]:
+    return {program.__name__: outcome(program, graphed) for program in PROGRAMS}
+
+
+def without(name: torch_names.Name) -> dict[str, Any]:
+    """What the programs give where nothing of ours is switched on."""
+    take_away(name)
+    return outcomes(as_it_is)
+
+
+def compared(name: torch_names.Name, stock: dict[str, Any]) -> dict[str, Any]:
+    """The differences from eager execution without the name."""
+    found = in_fork(lambda: of_name(name))
+    ours = found.pop("ours", {})
+    if not ours:
+        return {"name": name.path, **found}
+    eager = stock if ours == stock else in_fork(lambda: without(name))
+    raised = [each for each, value in eager.items() if str(value).startswith("raised")]
+    wrong = {each: [ours[each], value] for each, value in eager.items() if ours.get(each) != value}
+    return {**found, "wrong": {each: pair for each, pair in wrong.items() if each not in raised}, "raised": raised}
 
 
 def with_us() -> None:
@@ -167,16 +184,16 @@ def with_us() -> None:
     activation.enable(simulate="hip")
 
 
-def in_fork(name: torch_names.Name) -> dict[str, Any]:
+def in_fork(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
         try:
             torch.cuda._is_in_bad_fork = lambda: False  # the card is this process's memory, of which we have a copy
-            found = of_name(name)
+            found = run()
         except BaseException as error:  # noqa: BLE001
-            found = {"name": name.path, "died": f"{type(error).__name__}: {error}"}
+            found = {"died": f"{type(error).__name__}: {error}"}
         with os.fdopen(write, "w") as out:
             json.dump(found, out)
         os._exit(0)
@@ -184,21 +201,22 @@ def in_fork(name: torch_names.Name) -> dict[str, Any]:
     with os.fdopen(read) as given:
         text = given.read()
     status = os.waitpid(child, 0)[1]
-    return json.loads(text) if text else {"name": name.path, "died": f"status {status}"}
+    return json.loads(text) if text else {"died": f"status {status}"}
 
 
-def main(keys: list[str]) -> Iterator[dict[str, Any]]:
+def main() -> Iterator[dict[str, Any]]:
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)
     for module in ("torch._dynamo", "torch._inductor.compile_fx", "torch._inductor.scheduler"):
         importlib.import_module(module)
     simulator.install("hip")
-    for name in torch_names.NAMES.values():
-        if not keys or name.key in keys:
-            yield in_fork(name)
+    stock = in_fork(lambda: outcomes(as_it_is))
+    for line in sys.stdin:
+        for key in line.split():
+            yield compared(torch_names.NAMES[key], stock)
 
 
 if __name__ == "__main__":
-    for each in main(sys.argv[1:]):
+    for each in main():
         print(json.dumps(each), flush=True)

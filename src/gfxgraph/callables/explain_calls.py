@@ -38,6 +38,7 @@ def explain(graphed: Graphed) -> str:
     lines += [f"  {each}" for each in advice(graphed._fn, calls)]
     for number in graphed._front.restless() if graphed._front is not None else ():
         lines.append(f"  {number} is another number at each call, so what takes it runs eagerly: keep it in a tensor")
+    lines += [f"  {each}" for each in sorted(graphed._front.remarks if graphed._front is not None else ())]
     lines += [f"  {why}" for why in torch_names.off.values()]
     for region in regions(graphed):
         lines += [f"  {line}" for line in region.explain().splitlines()]

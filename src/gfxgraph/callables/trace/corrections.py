@@ -66,21 +66,23 @@ def put(changes: ExitStack, owner: Any, name: str, value: object) -> None:
         setattr(owner, name, value)
 
 
-def correct(changes: ExitStack, errors: list[Exception], seen: Seen) -> None:
+def correct(changes: ExitStack, errors: list[Exception], seen: Seen, remarks: set[str]) -> None:
     """Replace some of Dynamo's functions, settings and table entries with ours.
 
     Args:
         errors: what Dynamo raises at frames that it then leaves to Python is added to it.
         seen: what earlier traces of the function have met; likewise.
+        remarks: what a user has to know of the traces; likewise.
     """
-    for owner, name, make in list(_stand_ins(errors, seen)):
+    for owner, name, make in list(_stand_ins(errors, seen, remarks)):
         own = owner[name] if isinstance(owner, dict) else getattr(owner, name)
         put(changes, owner, name, make(own))
 
 
-def _stand_ins(errors: list[Exception], seen: Seen) -> Iterator[StandIn]:
+def _stand_ins(errors: list[Exception], seen: Seen, remarks: set[str]) -> Iterator[StandIn]:
     yield from _left_to_python(seen)
     yield from _rules()
+    yield *torch_names.place("optimizer_getattr"), functools.partial(_remarking, remarks)
     yield *torch_names.place("format_error_msg"), _noting(errors)
 
 
@@ -95,6 +97,24 @@ def _noting(errors: list[Exception]) -> Callable[[Func], Func]:
         return tell
 
     return noting
+
+
+def _remarking(remarks: set[str], get: Func) -> Func:
+    """Note optimizers whose count of steps Dynamo moves to the device, where what is made of it is float32."""
+
+    def var_getattr(self: Tracker, tx: Tracker, name: str) -> Tracker:
+        optimizer, kind = self.value, type(self.value).__name__
+        has = "capturable" in optimizer.defaults
+        counts = has or any("step" in each for each in optimizer.state.values())
+        on_host = [not (group.get("capturable") or group.get("fused")) for group in optimizer.param_groups]
+        if name == "param_groups" and counts and any(on_host):
+            remarks.add(
+                f"{kind} counts its steps on the device, as torch.compile has it: in float32, so its results may "
+                f"differ from eager's in the last digits{'; created with capturable=True they do not' * has}"
+            )
+        return get(self, tx, name)
+
+    return var_getattr
 
 
 def _left_to_python(seen: Seen) -> Iterator[StandIn]:
@@ -141,7 +161,8 @@ def _counting(seen: Seen, is_constant: Func) -> Func:
     def is_int_specialization_case(value: int, source: Tracker) -> bool:
         if not is_constant(value, source):
             return False
-        if source.guard_source is not torch_names.GuardSource.GLOBAL:
+        kind = source.guard_source
+        if (kind() if callable(kind) else kind) is not torch_names.GuardSource.GLOBAL:  # torch 2.9 has a method
             return True
         values = seen.setdefault(name_of(source), set())
         values.add(value)
@@ -182,12 +203,9 @@ def _unknown() -> Callable[..., object]:
 
     class LeftToPython(torch_names.UnknownVariable):
         def call_method(self, tx: object, name: str, args: object, kwargs: object) -> None:
-            torch_names.unimplemented(
-                gb_type="a list whose length changes, a deque with a bound, or a count is left to Python",
-                context=f"{name_of(self.source)}.{name}",
-                explanation="Dynamo guards a list's length and where a count is, and not the bound of a deque.",
-                hints=[],
-            )
+            # Dynamo guards a list's length and where a count is, and not the bound of a deque.
+            what = "a list whose length changes, a deque with a bound, or a count is left to Python"
+            raise torch_names.Unsupported(f"{what} ({name_of(self.source)}.{name})")
 
     return LeftToPython
 
@@ -215,13 +233,7 @@ def _calling_kept(call: Func) -> Func:
             made = call(self, tx, args, kwargs)
             if made.is_python_constant():
                 return made
-        name = self.wrapper_obj.__qualname__
-        torch_names.unimplemented(
-            gb_type="functools.lru_cache",
-            context=name,
-            explanation=f"{name} keeps results by functools.lru_cache, so Python calls it.",
-            hints=[],
-        )
+        raise torch_names.Unsupported(f"functools.lru_cache ({self.wrapper_obj.__qualname__})")
 
     return call_kept
 
@@ -289,12 +301,7 @@ def _older_rules(compared: object) -> Iterator[StandIn]:
 def _refuse_forward(effects: object, module: Tracker, name: str, value: Tracker) -> None:
     """A module is given a ``forward``: Dynamo would call the class's to the trace's end."""
     if name == "forward" and isinstance(module, torch_names.UnspecializedNNModuleVariable):
-        torch_names.unimplemented(
-            gb_type="a module's forward is replaced",
-            context="forward",
-            explanation="Dynamo would call the class's.",
-            hints=[],
-        )
+        raise torch_names.Unsupported("a module's forward is replaced (forward)")
 
 
 def _asking_for_key(ask: Func) -> Func:
@@ -417,7 +424,7 @@ def _ordering(call: Func) -> Func:
 
 def _filling(fill: Func) -> Func:
     def full(self: Tracker, tx: Tracker, size: Tracker, fill_value: Tracker, **kwargs: Tracker) -> Tracker:
-        if fill_value.is_tensor() and "dtype" not in kwargs:
+        if isinstance(_realized(fill_value), torch_names.TensorVariable) and "dtype" not in kwargs:
             of = fill_value.as_proxy().node.meta["example_value"].dtype
             kind = torch.bool if of is torch.bool else torch.int64
             if of.is_complex or of.is_floating_point:

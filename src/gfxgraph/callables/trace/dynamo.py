@@ -242,7 +242,7 @@ class Configured:
                 for each in shielded:
                     put(changes, each, "_torchdynamo_disable", False)
                 _quieten(changes)
-                correct(changes, errors, seen)
+                correct(changes, errors, seen, set() if front is None else front.remarks)
                 made = self._callback(*args, **kwargs)
                 _keep_external()
             if front is not None and errors and isinstance(errors[-1], RecursionError):
@@ -439,6 +439,8 @@ class Frontend:
         self.n_raised = 0
         """Number of calls that raised while they were traced."""
         self.seen: Seen = {}
+        self.remarks: set[str] = set()
+        """What a user has to know of the traces, for ``explain()``."""
         self._given_up: set[types.CodeType] = set()
         """Code that Dynamo leaves to Python from now on."""
         self.is_too_deep = False

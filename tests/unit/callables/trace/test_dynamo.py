@@ -23,7 +23,7 @@ def test_every_rule_is_put_back():
     rules = symbolic_convert.compare_op_handlers
     own = dict(rules)
     with ExitStack() as changes:
-        corrections.correct(changes, [], {})
+        corrections.correct(changes, [], {}, set())
         assert rules["is"] is not own["is"]
     assert rules == own
 

@@ -185,7 +185,7 @@ class HeldInputs:
         for phase in (first, [*behind, *self._watched.tags]):  # a list's items lie behind what the list points to
             if phase:
                 before.append(f"if {differ(phase, f'words{len(before)}', names)}: return True")
-        for _, _, kept in self.alone[:MOST_ASKED]:
+        for kept in [kept for _, _, kept in self.alone if sys.getrefcount(kept.tensor) > _ALONE][:MOST_ASKED]:
             n = len(names)
             names |= {f"kept{n}": kept, "n_references": sys.getrefcount, "alone": _ALONE}
             lines.append(f"if n_references(kept{n}.tensor) <= alone: return True")
@@ -272,7 +272,7 @@ class HeldInputs:
         except BaseException:
             self._watched.has_changed, self.lent = True, list(lent.values())
             raise
-        if changed or is_other or (HAS_TAGS and self.has_changed()):
+        if changed or is_other or self.has_changed():  # or an input has been let go
             self._watch()
 
     def _see(self, slot: Slot, now: Tensor) -> None:
@@ -429,7 +429,8 @@ class _Change:
         for slot, now in rows:
             if slot.memory.data_ptr() != slot.address:
                 self._refuse(slot, "of another size: its memory is gone")
-            if now is GONE and slot.holder.is_dead:
+            is_item = slot.holder.steps[-1:] and slot.holder.steps[-1][0] == "item"
+            if now is GONE and (slot.holder.is_dead or (is_item and not others and not self._is_used(slot))):
                 self._drop(slot)
                 if not any(each.storage == storage for each in self.held.slots):
                     self.held.let_go(slot.holder.name, slot.memory)
@@ -571,7 +572,10 @@ def held_inputs(program: Program, is_strict: bool, settings: list[Settings]) -> 
         for value, held in program.externals.items()
         if isinstance(held, Tensor) and held.is_cuda and id(held) not in made and has_layout(held) and held.numel()
     }
-    return HeldInputs(program, tensors, is_strict, settings) if tensors else None
+    if not tensors:
+        return None
+    with torch_names._disable_current_modes():  # an outer capture may go on
+        return HeldInputs(program, tensors, is_strict, settings)
 
 
 def _references() -> tuple[int, int]:

@@ -42,7 +42,8 @@ def run(configure="", later="", **environment):
 def _environment():
     import os
 
-    return {key: value for key, value in os.environ.items() if key not in ("GFXGRAPH_LOG", "HGB_LOG_LEVEL")}
+    kept = {key: value for key, value in os.environ.items() if key not in ("GFXGRAPH_LOG", "HGB_LOG_LEVEL")}
+    return {**kept, "CUDA_VISIBLE_DEVICES": ""}  # where there is a GPU, it is not simulated
 
 
 def test_an_application_gets_each_record_once_with_its_fields():

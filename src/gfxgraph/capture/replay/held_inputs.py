@@ -428,7 +428,7 @@ class _Change:
         due: list[tuple[Slot, Tensor]] = []
         for slot, now in rows:
             if slot.memory.data_ptr() != slot.address:
-                self._refuse(slot, "of another size: its memory is gone")
+                self._refuse(slot, f"{kind_of(now)}, in other memory")
             is_item = slot.holder.steps[-1:] and slot.holder.steps[-1][0] == "item"
             if now is GONE and (slot.holder.is_dead or (is_item and not others and not self._is_used(slot))):
                 self._drop(slot)

@@ -72,6 +72,12 @@ _FIELD = re.compile(r"(L\['(?:args|kwargs)'\](?:\[[^\[\]]*\])*)\.\w+(?:\[[^\[\]]
 _WAITS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
+def _drops_between_layers(node: Any) -> bool:
+    """An LSTM, GRU or RNN with dropout in training: its arguments hold the probability, then whether it trains."""
+    is_recurrent = getattr(node.target, "__name__", "") in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    return is_recurrent and any(type(p) is float and p > 0 and on is True for p, on in zip(node.args, node.args[1:]))
+
+
 def look(graph: Any) -> Found:
     """Collect what Dynamo knows about the frame whose graph it passes to its backend."""
     tx = torch_names.InstructionTranslator.current_tx()
@@ -79,6 +85,8 @@ def look(graph: Any) -> Found:
     if any(_OF_STREAMS.search(str(node.target)) for node in graph.graph.nodes):
         # An FX graph records work on another stream only as an annotation, and events as torch.Event.
         raise torch_names.SkipFrame("it works with streams or events; assume_pure=True captures them")
+    if any(map(_drops_between_layers, graph.graph.nodes)):
+        raise torch_names.SkipFrame("the library of a recurrent layer keeps the random state of its dropout")
     if any(node.target is torch.ops.higher_order.invoke_subgraph for node in graph.graph.nodes):
         raise torch_names.SkipFrame("it calls a nested_compile_region, whose backward needs a compiler")
     if any("set_materialize_grads" in code.co_names for code in output.tracing_context.traced_code):

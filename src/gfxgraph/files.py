@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import math
 import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -190,6 +191,16 @@ def _write(target: Path, content: bytes, is_lasting: bool) -> None:
             out.write(content)
         return
     write_inside(str(target.parent), target.name, content, is_lasting=is_lasting)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write NumPy's arrays by name, as .npz."""
+    # lazily: torch may be installed without it
+    import numpy
+
+    made = io.BytesIO()
+    numpy.savez(made, **arrays)
+    write(path, made.getvalue())
 
 
 def append(path: Path, line: str) -> None:

@@ -97,6 +97,7 @@ TABLE = {
         torch._inductor.runtime.static_triton_launcher.StaticallyLaunchedTritonKernel loaded
         torch._ops.HigherOrderOperator
         torch._ops.OpOverload
+        torch._C._storage_Use_Count
         torch.autograd._unsafe_preserve_version_counter
         torch.autograd.forward_ad._current_level live
         torch.autograd.profiler._is_profiler_enabled live
@@ -122,7 +123,6 @@ TABLE = {
         torch._C._cuda_memoryStats live
         torch._C._dynamo.guards.TensorGuards
         torch._C._tensors_data_ptrs_at_indices_equal optional
-        torch._C._storage_Use_Count
         torch._foreach_copy_ live
         torch._ops.OpOverloadPacket
         torch.utils._device.DeviceContext

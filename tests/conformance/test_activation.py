@@ -90,7 +90,7 @@ def test_graphs_replay_after_disable(program):
     card = bridge.undo.pop(0)
     try:
         gfxgraph.disable()
-        assert torch.cuda.CUDAGraph is not bridged and type(graph) is bridged
+        assert torch.cuda.CUDAGraph is not bridged and isinstance(graph, bridged)
         assert simulator.active() is not None
         bench.assert_replay_is_eager(graph, outputs, getattr(bench, program))
         fresh = torch.cuda.CUDAGraph()

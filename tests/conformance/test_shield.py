@@ -84,9 +84,9 @@ def test_a_kernel_is_loaded_inside_a_capture(kernels):
     assert calls == ["load"]
 
 
-def test_the_calls_do_end_captures_without_a_shield(runtime):
-    """What the tests above stand on: the same calls, not shielded, end the capture."""
-    for call in ("module_unload", "module_load"):
+def test_the_calls_do_end_captures_without_a_shield(runtime, platform):
+    """What the tests above stand on: the same calls, not shielded, end the capture; HIP 7.2.4 lets modules load."""
+    for call in ("module_unload", *(["module_load"] if platform == "cuda" else [])):
         with pytest.raises(RuntimeError, match="not permitted"), torch.cuda.graph(torch.cuda.CUDAGraph()):
             runtime(call)
 

@@ -214,7 +214,7 @@ def names() -> tuple[int, ...]:
         dynamo.variables.functions.WrapperUserFunctionVariable,
         dynamo.convert_frame,
     )
-    rules = corrections._stand_ins([], {})
+    rules = corrections._stand_ins([], {}, set())
     return *(
         hash(tuple((n, id(v)) for n, v in sorted(vars(o).items()) if callable(v) and not n.startswith("__")))
         for o in owners

@@ -241,6 +241,7 @@ def test_unit_tests_are_named_after_what_they_test():
     whole = {
         "test_docstrings.py",
         "test_document_names.py",
+        "selftest/test_capture_tables.py",
         "tools/test_workflows.py",
         "test_rooms.py",
         "typing/test_typing.py",

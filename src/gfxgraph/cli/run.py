@@ -147,7 +147,7 @@ def command(
     program: LaunchedProgram | None = ctx.meta["gfxgraph.program"]
     if program is None:
         raise click.UsageError("nothing to run: name a script, -m MODULE, or a command", ctx)
-    report_file = report_file or (PAGE if profile else None)
+    report_file = PAGE if profile and report_file is None else report_file
     _contract.can_be_written(report_file, program=program.argv[0])
     given["guard"] = "3" if sanitizer else given["guard"]
     environment, settings = program_environment(wanted(given))

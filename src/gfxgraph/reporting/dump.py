@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gfxgraph import torch_names
+from gfxgraph import files, torch_names
 from gfxgraph.capture.record.user_lines import user_frame
 from gfxgraph.reporting.module_names import Noting
 
@@ -92,12 +92,8 @@ class dump:  # noqa: N801  # a context, as torch.no_grad is
         Args:
             path: the file, in NumPy's format .npz; an existing one is replaced.
         """
-        # lazily: torch may be installed without it
-        import numpy
-
         plain = {name: t.float() if t.dtype in _WITHOUT_NUMPY else t for name, t in self.read().items()}
-        with Path(path).open("wb") as file:
-            numpy.savez(file, **{name: t.numpy() for name, t in plain.items()})
+        files.write_arrays(Path(path), {name: t.numpy() for name, t in plain.items()})
 
 
 _WITHOUT_NUMPY = {getattr(torch, name) for name in dir(torch) if name.startswith(("bfloat16", "float8"))}

@@ -23,6 +23,7 @@ replay runs, and restored.
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import weakref
@@ -543,7 +544,14 @@ def n_of_program(memory: Tensor, storage: int) -> int:
 
 def use_count(tensor: Tensor) -> int:
     """How many tensors refer to its storage."""
-    return int(torch_names._storage_Use_Count(memory_of(tensor))) - _IDLE
+    return int(torch_names._storage_Use_Count(memory_of(tensor))) - _n_idle()
+
+
+@functools.cache
+def _n_idle() -> int:
+    """What is counted of a tensor alone: itself aside, the storage's Python object, once it was asked for."""
+    alone = torch.empty(1, device="cpu")
+    return int(torch_names._storage_Use_Count(memory_of(alone))) - 1
 
 
 def _is_unshared(tensor: Tensor) -> bool:
@@ -587,6 +595,3 @@ def _references() -> tuple[int, int]:
 
 
 _ALONE, _OF_A_VARIABLE = _references()
-_IDLE = 0
-_IDLE = use_count(torch.empty(1, device="cpu")) - 1
-"""The storage's Python object, once it was asked for."""

@@ -22,7 +22,7 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from gfxgraph.selftest.native import suite
-run = suite.Suite(limit_s=3500, programs=range(int(sys.argv[1])))
+run = suite.NativeSuite(limit_s=3500, programs=range(int(sys.argv[1])))
 run.preload = Path(sys.argv[2])
 for _ in run.run(): pass
 print(json.dumps(run.report()))

@@ -22,7 +22,7 @@ from typing import Any
 
 from gfxgraph import files
 from gfxgraph.driver.graphs import GraphDriver
-from gfxgraph.selftest.native.machine import NBYTES, Machine
+from gfxgraph.selftest.native.machine import NBYTES, HipCalls
 from gfxgraph.types import CaptureStatus
 
 MODES = ("global", "thread_local", "relaxed")
@@ -36,7 +36,7 @@ CALLS: dict[str, Answer] = {}
 class Trial:
     """One capture, and beforehand everything that a call of the table may need."""
 
-    def __init__(self, driver: GraphDriver, gpu: Machine, code: bytes, mode: int) -> None:
+    def __init__(self, driver: GraphDriver, gpu: HipCalls, code: bytes, mode: int) -> None:
         self.driver, self.gpu, self.code, self.mode = driver, gpu, code, mode
         self.stream, self.side, self.third = gpu.stream(), gpu.stream(), gpu.stream()
         self.a, self.b, self.spare = gpu.buffer(1), gpu.buffer(2), gpu.buffer(3)
@@ -275,7 +275,7 @@ def fork_not_joined(trial: Trial) -> int:
 OF_CAPTURE = ("begin_again", "fork_not_joined")
 
 
-def measure(driver: GraphDriver, gpu: Machine, code: bytes, name: str, mode: str) -> Cell:
+def measure(driver: GraphDriver, gpu: HipCalls, code: bytes, name: str, mode: str) -> Cell:
     """One cell: begin, a fill, the call, end."""
     trial = Trial(driver, gpu, code, MODES.index(mode))
     driver.begin_capture(trial.stream, trial.mode)

@@ -23,7 +23,9 @@ def perform(job):
                 raise AssertionError("hipGetDeviceCount returned 100, not 0")
             return {"hip": "7.2.4", "devices": 1, "name": "planted", "arch": "gfx1030", "missing": []}
         case "cell", name:
-            return {"rule": "refuses 900" if (name, job["mode"]) == ("launch", "relaxed") else CELLS[name][job["mode"]]}
+            return {
+                "rule": "refuses 900" if (name, job["mode"]) == ("launch", "relaxed") else CELLS[name][job["mode"]]
+            }
         case "scenario", "bad_handles":
             os.kill(os.getpid(), signal.SIGSEGV)
         case "scenario", "child_graphs":

@@ -27,7 +27,6 @@ Step = tuple[Any, ...]
 N_EVENTS = 6
 N_REPLAYS = 4
 """Two of the graph as captured, two after its exec was updated with a second capture, of other numbers."""
-HOWS = ("plain", "driver")
 
 
 @dataclass(frozen=True)
@@ -232,33 +231,6 @@ class _StreamRun:
         made = c_void_p()
         self.ask("hipGraphInstantiateWithFlags", byref(made), graph, c_ulonglong(0))
         return made.value or 0
-
-
-def has_mutual_wait(program: StreamProgram, joins_parent: bool) -> bool:
-    """Whether HIP's end of this capture follows its streams round a circle.
-
-    HIP makes a stream that waits for another's event that stream's fork, the capture's own excepted, and ends each
-    stream after its forks. ``joins_parent``: not so where the other is that stream's fork already (7.2).
-    """
-    forks: dict[int, set[int]] = {}
-    parent: dict[int, int] = {}
-    by: dict[int, int] = {}
-    for kind, stream, *given in program.steps:
-        if kind == RECORD:
-            by[given[0]] = stream
-        elif kind == WAIT and stream:
-            other = by[given[0]]
-            if joins_parent and parent.get(other) == stream:
-                continue
-            forks.setdefault(other, set()).add(stream)
-            parent[stream] = other
-    return _turns_round(0, forks, ())
-
-
-def _turns_round(stream: int, forks: dict[int, set[int]], above: tuple[int, ...]) -> bool:
-    if stream in above:
-        return True
-    return any(_turns_round(fork, forks, (*above, stream)) for fork in sorted(forks.get(stream, ())))
 
 
 def how_died(status: int) -> str:

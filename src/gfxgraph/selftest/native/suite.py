@@ -142,16 +142,14 @@ class NativeSuite:
             platform="hip", hip=hip, rocm=versions.rocm_of_hip(hip), archs=(arch,), n_gpus=self.device.get("devices", 1)
         )
 
-    def table(self) -> Result:
-        """The cells, in the form of the committed tables."""
+    def cells(self) -> dict[str, dict[str, str]]:
+        """What each call did, in the form of the committed tables."""
         cells: dict[str, dict[str, str]] = {}
-        whole: dict[str, dict[str, Result]] = {}
         for result in self.results:
             if result["kind"] == "cell":
-                told = result.get("told", {})
-                cells.setdefault(result["name"], {})[result["mode"]] = told.get("rule") or "ends the process"
-                whole.setdefault(result["name"], {})[result["mode"]] = told
-        return {"cells": cells, "whole": whole}
+                rule = result.get("told", {}).get("rule") or "ends the process"
+                cells.setdefault(result["name"], {})[result["mode"]] = rule
+        return cells
 
     @property
     def outcome(self) -> str:
@@ -164,7 +162,7 @@ class NativeSuite:
         by_kind: dict[str, Counter[str]] = {}
         for result in self.results[1:]:
             by_kind.setdefault(result["kind"], Counter())[result["outcome"]] += 1
-        cells = self.table()["cells"]
+        cells = self.cells()
         like, known = nearest(self.device.get("hip", ""))
         whole = {
             "kind": "gfxgraph native self-test",
@@ -214,25 +212,6 @@ def judge(result: Mapping[str, Any]) -> str:
         is_right = told["stream works"] and told["graph"] == (told["end"] == 0)
         return "right" if is_right and told.get("replayed") is not False else "wrong"
     return "right"
-
-
-def capture_table() -> Result:
-    """The capture table of the HIP that is there."""
-    suite = NativeSuite(limit_s=3600, programs=())
-    suite.identify()
-    jobs = [{"kind": "cell", "name": name, "mode": mode} for name, mode in table.cells()]
-    for _ in suite._keep(jobs):
-        pass
-    order = {name: number for number, name in enumerate(table.CALLS)}
-    measured = suite.table()
-    return {
-        "what": "what each call does in a capture",
-        "device": suite.device,
-        **{
-            part: {name: dict(sorted(rows.items())) for name, rows in sorted(measured[part].items(), key=lambda i: order[i[0]])}
-            for part in ("cells", "whole")
-        },
-    }
 
 
 def nearest(hip: str) -> tuple[str, Mapping[str, Mapping[str, str]]]:

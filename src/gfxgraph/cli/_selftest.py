@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import shutil
 import signal
@@ -120,15 +119,13 @@ def run_native(path: Path, *, as_json: bool = False) -> int:
     with _contract.working("selftest, native: the device"):
         say(str(next(results)["told"]))
     try:
-        for n in itertools.count():
-            with _contract.working(f"selftest, native: {n} done"):
-                result = next(results, None)
-            if result is None:
-                break
-            if result["outcome"] in ("died", "failed", "wrong"):
-                name = " ".join(str(result[key]) for key in ("kind", "name", "mode", "how") if key in result)
-                why = result.get("ended") or result.get("failed") or result["told"]
-                say(f"{result['outcome']:<6} {name}: {why}", fg="red")
+        with _contract.working("selftest, native") as progress:
+            for result in results:
+                if result["outcome"] in ("died", "failed", "wrong"):
+                    progress.close()
+                    name = " ".join(str(result[key]) for key in ("kind", "name", "mode", "how") if key in result)
+                    why = result.get("ended") or result.get("failed") or result["told"]
+                    say(f"{result['outcome']:<6} {name}: {why}", fg="red")
     finally:
         report = suite.report()
         write(report, path)

@@ -20,15 +20,6 @@ from gfxgraph.selftest.native.machine import NBYTES, HipCalls
 
 Seen = dict[str, Any]
 EXPERIMENTS: dict[str, Callable[[CaptureBench], Seen]] = {}
-NEED_KERNELS = {
-    "null_kernel",
-    "kernel_on_another_stream",
-    "kernel_on_another_stream_and_wait",
-    "another_thread_uses_the_null_stream",
-    "null_stream_beside_a_blocking_stream",
-    "refused_kernel",
-    "kernel_attributes",
-}
 JOINED_LAST = {"join_right_before_the_end"}
 # HIP 7 keeps a graph's own memory in virtual memory, which the emulator does not have: a replay crashes there, with
 # the preload library and without it.

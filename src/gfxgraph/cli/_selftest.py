@@ -139,6 +139,7 @@ def run_native(path: Path, *, as_json: bool = False) -> int:
         say(f"compared with the table of {report['compared_with']}: {len(report['differs'])} cells differ")
         for each in report["differs"]:
             say(f"  {each['call']}, {each['mode']}: {each['here']}; there {each['table']}\n    {each['means']}")
+        say(f"\n{_VERDICT[report['verdict']][lang]}", fg=_COLOUR[report["verdict"]], bold=True)
         say(_SEND[lang].format(path=path, tracker=_contract.tracker(lang)))
     if as_json:
         click.echo(json.dumps(report, ensure_ascii=False, indent=1))

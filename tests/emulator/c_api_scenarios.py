@@ -15,10 +15,10 @@ from ctypes import CFUNCTYPE, POINTER, Structure, byref, c_char_p, c_int, c_size
 from typing import Any
 
 from gfxgraph.driver import locate
-from gfxgraph.selftest.native.machine import NBYTES, Machine, N
+from gfxgraph.selftest.native.machine import NBYTES, HipCalls, N
 
 Facts = dict[str, Any]
-Scenario = Callable[["CApi", Machine], Facts]
+Scenario = Callable[["CApi", HipCalls], Facts]
 SCENARIOS: dict[str, Scenario] = {}
 
 RECORD = CFUNCTYPE(c_int, c_void_p, c_void_p)
@@ -124,7 +124,7 @@ def scenario(function: Scenario) -> Scenario:
     return function
 
 
-def chain(gpu: Machine, out: int, source: int, between: int, value: int) -> Callable[[int], None]:
+def chain(gpu: HipCalls, out: int, source: int, between: int, value: int) -> Callable[[int], None]:
     """A fill, a copy and a kernel: ``out = source + value``."""
 
     def record(stream: int) -> None:
@@ -135,7 +135,7 @@ def chain(gpu: Machine, out: int, source: int, between: int, value: int) -> Call
     return record
 
 
-def nodes_of(gpu: Machine, graph: int) -> dict[int, int]:
+def nodes_of(gpu: HipCalls, graph: int) -> dict[int, int]:
     """One node of each type."""
     nodes, n, kind = (c_void_p * 16)(), c_size_t(16), c_int()
     gpu("hipGraphGetNodes", graph, nodes, byref(n))
@@ -152,7 +152,7 @@ def slots_of(*values: Any) -> Any:
 
 
 @scenario
-def conditional(api: CApi, gpu: Machine) -> Facts:
+def conditional(api: CApi, gpu: HipCalls) -> Facts:
     """Branches captured and given, chosen by the host and by a flag in device memory; updated; left out."""
     stream, a, b, c, flag = gpu.stream(), gpu.buffer(20), gpu.buffer(), gpu.buffer(), gpu.buffer(1)
     o = api.make("conditional", 3)
@@ -181,7 +181,7 @@ def conditional(api: CApi, gpu: Machine) -> Facts:
 
 
 @scenario
-def pipeline(api: CApi, gpu: Machine) -> Facts:
+def pipeline(api: CApi, gpu: HipCalls) -> Facts:
     """Parameters changed between launches that are not waited for; a copy, a fill, a whole graph."""
     stream, a, b, c, other = gpu.stream(), gpu.buffer(20), gpu.buffer(), gpu.buffer(), gpu.buffer(5)
     graph = api.capture(chain(gpu, c, a, b, 1))
@@ -219,7 +219,7 @@ def pipeline(api: CApi, gpu: Machine) -> Facts:
 
 
 @scenario
-def pool(api: CApi, gpu: Machine) -> Facts:
+def pool(api: CApi, gpu: HipCalls) -> Facts:
     """Buckets captured when needed and ahead, by a callback; one captured again."""
     stream, a, b, c = gpu.stream(), gpu.buffer(20), gpu.buffer(), gpu.buffer()
     captured, scale = [], [1]
@@ -251,7 +251,7 @@ def pool(api: CApi, gpu: Machine) -> Facts:
 
 
 @scenario
-def compositor(api: CApi, gpu: Machine) -> Facts:
+def compositor(api: CApi, gpu: HipCalls) -> Facts:
     """Graphs in order; one replaced by its like, and by one of another shape."""
     stream, a, b, c, d = gpu.stream(), gpu.buffer(20), gpu.buffer(), gpu.buffer(), gpu.buffer()
     first = api.capture(chain(gpu, c, a, b, 1))
@@ -276,7 +276,7 @@ def compositor(api: CApi, gpu: Machine) -> Facts:
 
 
 @scenario
-def nested(api: CApi, gpu: Machine) -> Facts:
+def nested(api: CApi, gpu: HipCalls) -> Facts:
     """A graph put into a capture, and a launch into a capture refused."""
     stream, a, b, c, d = gpu.stream(), gpu.buffer(20), gpu.buffer(), gpu.buffer(), gpu.buffer()
     inner = api.capture(chain(gpu, c, a, b, 1))
@@ -298,7 +298,7 @@ def nested(api: CApi, gpu: Machine) -> Facts:
 
 
 @scenario
-def broken_captures(api: CApi, gpu: Machine) -> Facts:
+def broken_captures(api: CApi, gpu: HipCalls) -> Facts:
     """What breaks a capture ends in its error, and the context goes on working."""
     stream, a, b, c = gpu.stream(), gpu.buffer(20), gpu.buffer(), gpu.buffer()
     side, event = gpu.stream(), gpu.event()
@@ -350,7 +350,7 @@ def broken_captures(api: CApi, gpu: Machine) -> Facts:
 
 
 @scenario
-def compat(api: CApi, gpu: Machine) -> Facts:
+def compat(api: CApi, gpu: HipCalls) -> Facts:
     """A CUDA program's structs and arguments: built by hand, updated, captured, refused."""
     cuda = ctypes.CDLL(f"{api.build}/libcudagraph_compat.so")
 
@@ -414,7 +414,7 @@ def compat(api: CApi, gpu: Machine) -> Facts:
 
 def main(name: str, build: str, kernels: str, code_object: str) -> None:
     driver = locate("hip")
-    gpu = Machine(driver, kernels, code_object)
+    gpu = HipCalls(driver, kernels, code_object)
     api = CApi(build)
     version = api.library.gfxg_runtime_version(api.context)
     facts = SCENARIOS[name](api, gpu)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gfxgraph.driver import locate
-from gfxgraph.selftest.native.machine import Machine
+from gfxgraph.selftest.native.machine import HipCalls
 
 TO_DEVICE, FROM_DEVICE = 1, 2
 TYPES = {"i32": ctypes.c_int32, "fp32": ctypes.c_float}
@@ -24,7 +24,7 @@ TYPES = {"i32": ctypes.c_int32, "fp32": ctypes.c_float}
 
 def main(folder: Path) -> dict[str, Any]:
     driver = locate("hip")
-    gpu = Machine(driver)
+    gpu = HipCalls(driver)
     plan = json.loads((folder / "plan.json").read_text())
     sizes = plan["buffers"]
     places = [_allocated(gpu, nbytes) for nbytes in sizes]
@@ -54,13 +54,13 @@ def main(folder: Path) -> dict[str, Any]:
     return {"hip": ".".join(map(str, driver.version)), "nodes": len(launches)}
 
 
-def _allocated(gpu: Machine, nbytes: int) -> int:
+def _allocated(gpu: HipCalls, nbytes: int) -> int:
     made = c_void_p()
     gpu("hipMalloc", byref(made), c_size_t(nbytes))
     return made.value or 0
 
 
-def _prepared(gpu: Machine, folder: Path, launch: dict[str, Any], places: list[int]) -> tuple[Any, ...]:
+def _prepared(gpu: HipCalls, folder: Path, launch: dict[str, Any], places: list[int]) -> tuple[Any, ...]:
     """Arguments of hipModuleLaunchKernel but for the stream."""
     module, function = c_void_p(), c_void_p()
     gpu("hipModuleLoadData", byref(module), (folder / launch["code"]).read_bytes())

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -138,3 +139,24 @@ def test_on_real_hip(name: str, emulator: list[str], request: pytest.FixtureRequ
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"scenario"')]
     assert done.returncode == 0 and len(lines) == 1, f"exit {done.returncode}\n{done.stdout}{done.stderr}"
     _outcomes[name] = {"passed": True, "facts": json.loads(lines[0])["facts"]}
+
+
+SYMBOLS = """
+import json, sys
+from gfxgraph.driver import locate
+driver = locate("hip")
+print(json.dumps([name for name in sys.argv[1:] if not hasattr(driver.table.found.handle, name)]))
+"""
+
+
+def test_a_genuine_library_has_what_the_native_package_must_have(emulator: list[str]) -> None:
+    """native/api.inc: every function that it calls REQUIRED is in AMD's own libamdhip64, and most of the others."""
+    listed = (HERE.parent.parent / "native" / "api.inc").read_text(encoding="utf-8")
+    rows = re.findall(r"^GFX_(?:GRAPH|WORK|CALL)\((\w+), (REQUIRED|OPTIONAL)", listed, re.MULTILINE)
+    assert len(rows) > 130
+    _outcomes["symbols"] = {"passed": False, "facts": None}
+    done = run(emulator, "-c", SYMBOLS, *(name for name, _ in rows))
+    assert done.returncode == 0, done.stderr
+    absent = set(json.loads(done.stdout.splitlines()[-1]))
+    assert not absent & {name for name, need in rows if need == "REQUIRED"} and len(absent) < len(rows) / 4
+    _outcomes["symbols"] = {"passed": True, "facts": {"listed": len(rows), "absent": sorted(absent)}}

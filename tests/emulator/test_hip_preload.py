@@ -68,6 +68,15 @@ ESCAPES = {
     "null_stream_beside_a_blocking_stream": ("hipLaunchKernel", "hipMemcpyAsync"),
     "wait_for_an_outside_event": ("hipStreamWaitEvent",),
 }
+NEED_KERNELS = {
+    "null_kernel",
+    "kernel_on_another_stream",
+    "kernel_on_another_stream_and_wait",
+    "another_thread_uses_the_null_stream",
+    "null_stream_beside_a_blocking_stream",
+    "refused_kernel",
+    "kernel_attributes",
+}
 LEGACY = {"null_kernel": 1, "another_thread_uses_the_null_stream": 1, "null_stream_beside_a_blocking_stream": 2}
 # Nodes besides the two fills.
 MORE_NODES = {
@@ -151,7 +160,7 @@ def test_what_a_capture_does_not_record_is_told(
     request: pytest.FixtureRequest,
 ) -> None:
     """Calls that ran at once are named; broken captures give a null graph and a stream that works."""
-    files = request.getfixturevalue("kernels") if name in experiments.NEED_KERNELS else ()
+    files = request.getfixturevalue("kernels") if name in NEED_KERNELS else ()
     key = f"{name}, mode {mode}"
     _outcomes[key] = {"passed": False}
     command = ("-m", "gfxgraph.selftest.native.experiments", name, str(mode), *files)

@@ -22,7 +22,7 @@ import c_api_scenarios  # noqa: E402
 import cuda_tools  # noqa: E402
 import pytest  # noqa: E402
 
-from gfxgraph.selftest.native.machine import Machine  # noqa: E402
+from gfxgraph.selftest.native.machine import HipCalls  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
@@ -32,7 +32,7 @@ SCENARIOS = sorted(set(c_api_scenarios.SCENARIOS) - {"compat"})
 _outcomes: dict[str, Any] = {}
 
 
-class CudaMachine(Machine):
+class CudaMachine(HipCalls):
     """The same few calls, by CUDA's names; a kernel has no module here, so its stub launches it."""
 
     def __init__(self, runtime: str, kernels: str) -> None:

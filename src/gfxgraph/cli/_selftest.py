@@ -104,34 +104,28 @@ def run_native(path: Path, *, as_json: bool = False) -> int:
     """Run the self-test that needs no torch, show what is not right, write the report; return the exit status.
 
     Raises:
-        DriverError: there is no HIP runtime; no report is written.
+        DriverError: there is no HIP runtime, or it finds no GPU; no report is written.
     """
     _contract.can_be_written(path)
     lang = config.language_of()
     # lazily: other commands start without it
-    from gfxgraph.selftest.native.suite import Suite
+    from gfxgraph.selftest.native.suite import NativeSuite
     from gfxgraph.selftest.suite import write
 
-    suite = Suite()
+    suite = NativeSuite()
     say = functools.partial(click.secho, err=as_json)
     signal.signal(signal.SIGTERM, _stop)
     results = suite.run()
-    n = 0
+    with _contract.working("selftest, native: the device"):
+        say(str(next(results)["told"]))
     try:
-        while True:
-            with _contract.working(f"selftest, native: {n} done"):
-                result = next(results, None)
-            if result is None:
-                break
-            n += 1
-            if result["kind"] == "identity":
-                say(str(result.get("told") or result))
-            elif result["outcome"] in ("died", "failed", "wrong"):
-                name = " ".join(str(result[key]) for key in ("kind", "name", "mode", "how") if key in result)
-                say(
-                    f"{result['outcome']:<6} {name}: {result.get('ended') or result.get('failed') or result['told']}",
-                    fg="red",
-                )
+        with _contract.working("selftest, native") as progress:
+            for result in results:
+                if result["outcome"] in ("died", "failed", "wrong"):
+                    progress.close()
+                    name = " ".join(str(result[key]) for key in ("kind", "name", "mode", "how") if key in result)
+                    why = result.get("ended") or result.get("failed") or result["told"]
+                    say(f"{result['outcome']:<6} {name}: {why}", fg="red")
     finally:
         report = suite.report()
         write(report, path)
@@ -139,10 +133,13 @@ def run_native(path: Path, *, as_json: bool = False) -> int:
             say(f"{kind}: {', '.join(f'{number} {outcome}' for outcome, number in counts.items())}")
         for kind, left in report["not_run"].items():
             if left:
-                say(f"{kind}: {left} not run, the time was over")
+                say(f"{kind}: {left} not run, the time was over", fg="yellow")
+        if report["preload_library"] != "used":
+            say(f"preload library {report['preload_library']}", fg="yellow")
         say(f"compared with the table of {report['compared_with']}: {len(report['differs'])} cells differ")
         for each in report["differs"]:
             say(f"  {each['call']}, {each['mode']}: {each['here']}; there {each['table']}\n    {each['means']}")
+        say(f"\n{_VERDICT[report['verdict']][lang]}", fg=_COLOUR[report["verdict"]], bold=True)
         say(_SEND[lang].format(path=path, tracker=_contract.tracker(lang)))
     if as_json:
         click.echo(json.dumps(report, ensure_ascii=False, indent=1))

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.emulator.capture_rules import as_capture
 
 from gfxgraph.selftest.native import capture_table as table
 from gfxgraph.selftest.native import suite
@@ -34,7 +35,7 @@ def test_every_cell_of_the_profile_is_the_runtimes(version: str) -> None:
     ]
     assert not wrong
     assert set(profile.calls) == found["cells"].keys() - set(table.OF_CAPTURE)
-    capture = table.as_capture(found)
+    capture = as_capture(found)
     assert (profile.nested_begin, profile.after_failed_end) == (capture["nested_begin"], capture["after_failed_end"])
 
 

@@ -1,8 +1,5 @@
 """What each call does in a capture, on the HIP that is there: the table that the simulator's profiles are made from.
 
-    python -m gfxgraph.selftest.native.capture_table [-o TABLE.json]    all cells, each in a process of its own
-    python -m gfxgraph.selftest.native.capture_table --rules TABLE.json  a table as a profile's [calls]
-
 Problem: what HIP answers to a call beside a capture differs by release, by the capture's mode and by the thread that
 calls, and no text of AMD's says it all. Idea: one process a cell begins a capture, records one fill, makes the call
 and ends the capture. What the call answered, whether the capture lives and whether its graph grew make the cell:
@@ -11,18 +8,13 @@ and ends the capture. What the call answered, whether the capture lives and whet
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from ctypes import CFUNCTYPE, byref, c_int, c_size_t, c_ulonglong, c_void_p, create_string_buffer
-from pathlib import Path
 from typing import Any
 
-from gfxgraph import files
 from gfxgraph.driver.graphs import GraphDriver
-from gfxgraph.selftest.native.machine import NBYTES, Machine
+from gfxgraph.selftest.native.machine import NBYTES, HipCalls
 from gfxgraph.types import CaptureStatus
 
 MODES = ("global", "thread_local", "relaxed")
@@ -36,7 +28,7 @@ CALLS: dict[str, Answer] = {}
 class Trial:
     """One capture, and beforehand everything that a call of the table may need."""
 
-    def __init__(self, driver: GraphDriver, gpu: Machine, code: bytes, mode: int) -> None:
+    def __init__(self, driver: GraphDriver, gpu: HipCalls, code: bytes, mode: int) -> None:
         self.driver, self.gpu, self.code, self.mode = driver, gpu, code, mode
         self.stream, self.side, self.third = gpu.stream(), gpu.stream(), gpu.stream()
         self.a, self.b, self.spare = gpu.buffer(1), gpu.buffer(2), gpu.buffer(3)
@@ -275,7 +267,7 @@ def fork_not_joined(trial: Trial) -> int:
 OF_CAPTURE = ("begin_again", "fork_not_joined")
 
 
-def measure(driver: GraphDriver, gpu: Machine, code: bytes, name: str, mode: str) -> Cell:
+def measure(driver: GraphDriver, gpu: HipCalls, code: bytes, name: str, mode: str) -> Cell:
     """One cell: begin, a fill, the call, end."""
     trial = Trial(driver, gpu, code, MODES.index(mode))
     driver.begin_capture(trial.stream, trial.mode)
@@ -304,51 +296,3 @@ def rule(cell: Mapping[str, Any]) -> str:
 
 def cells() -> list[tuple[str, str]]:
     return [(name, mode) for name in CALLS for mode in MODES]
-
-
-def as_rules(found: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """The rows of a table as those of a profile: one rule for ``all`` modes where they agree."""
-    rows = {}
-    for name in CALLS:
-        if name in OF_CAPTURE or name not in found:
-            continue
-        row = dict(found[name])
-        rows[name] = {"all": row["global"]} if len(row) == 3 and len(set(row.values())) == 1 else row
-    return rows
-
-
-def as_capture(table: Mapping[str, Any]) -> dict[str, Any]:
-    """What a table says of [capture]: a second begin, and the stream's status after an end that was refused."""
-    left = {0: "none", 1: "stays", 2: "stays"}
-    whole = table["whole"]
-    dead = {cell["after"] for row in whole.values() for cell in row.values() if cell.get("end") == 901}
-    unjoined = {cell["after"] for cell in whole["fork_not_joined"].values()}
-    again = {cell["status"] for cell in whole["begin_again"].values()}
-    assert len(again) == 1 and len(dead) == 1 and len(unjoined) == 1, (again, dead, unjoined)
-    return {"nested_begin": again.pop(), "after_failed_end": {901: left[dead.pop()], 904: left[unjoined.pop()]}}
-
-
-def main() -> None:
-    # lazily: a cell's process starts without it
-    from gfxgraph.selftest.native.suite import capture_table
-
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("-o", "--output", type=Path)
-    parser.add_argument("--rules", type=Path, metavar="TABLE")
-    options = parser.parse_args()
-    if options.rules:
-        table = json.loads(options.rules.read_text("utf-8"))
-        for name, row in as_rules(table["cells"]).items():
-            print(f"{name} = {{ {', '.join(f'{mode} = {json.dumps(said)}' for mode, said in row.items())} }}")  # noqa: T201
-        print(f"# [capture] {json.dumps(as_capture(table))}")  # noqa: T201
-        return
-    table = capture_table()
-    text = json.dumps(table, indent=1) + "\n"
-    if options.output:
-        files.write(options.output, text)
-    else:
-        sys.stdout.write(text)
-
-
-if __name__ == "__main__":
-    main()

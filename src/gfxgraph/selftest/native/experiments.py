@@ -16,19 +16,10 @@ from typing import Any
 
 from gfxgraph.driver import locate
 from gfxgraph.driver.graphs import GraphDriver
-from gfxgraph.selftest.native.machine import NBYTES, Machine
+from gfxgraph.selftest.native.machine import NBYTES, HipCalls
 
 Seen = dict[str, Any]
-EXPERIMENTS: dict[str, Callable[[Bench], Seen]] = {}
-NEED_KERNELS = {
-    "null_kernel",
-    "kernel_on_another_stream",
-    "kernel_on_another_stream_and_wait",
-    "another_thread_uses_the_null_stream",
-    "null_stream_beside_a_blocking_stream",
-    "refused_kernel",
-    "kernel_attributes",
-}
+EXPERIMENTS: dict[str, Callable[[CaptureBench], Seen]] = {}
 JOINED_LAST = {"join_right_before_the_end"}
 # HIP 7 keeps a graph's own memory in virtual memory, which the emulator does not have: a replay crashes there, with
 # the preload library and without it.
@@ -36,15 +27,15 @@ NOT_REPLAYED_FROM_7 = {"allocation_in_stream_order"}
 BLOCKING = {"null_stream_beside_a_blocking_stream"}  # captured on a stream that waits for the null stream
 
 
-def experiment(function: Callable[[Bench], Seen]) -> Callable[[Bench], Seen]:
+def experiment(function: Callable[[CaptureBench], Seen]) -> Callable[[CaptureBench], Seen]:
     EXPERIMENTS[function.__name__] = function
     return function
 
 
-class Bench:
+class CaptureBench:
     """One capture and what it needs, all made before it begins."""
 
-    def __init__(self, gpu: Machine, blocking: bool = False) -> None:
+    def __init__(self, gpu: HipCalls, blocking: bool = False) -> None:
         self.gpu = gpu
         self.stream, self.other = gpu.stream(blocking), gpu.stream()
         self.a, self.b, self.c, self.spare = gpu.buffer(), gpu.buffer(), gpu.buffer(), gpu.buffer()
@@ -64,84 +55,84 @@ class Bench:
 
 
 @experiment
-def nothing(bench: Bench) -> Seen:
+def nothing(bench: CaptureBench) -> Seen:
     return {}
 
 
 @experiment
-def stream_synchronize(bench: Bench) -> Seen:
+def stream_synchronize(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipStreamSynchronize", bench.stream)}
 
 
 @experiment
-def device_synchronize(bench: Bench) -> Seen:
+def device_synchronize(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipDeviceSynchronize")}
 
 
 @experiment
-def synchronous_copy(bench: Bench) -> Seen:
+def synchronous_copy(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipMemcpy", bench.b, bench.a, c_size_t(NBYTES), 3)}
 
 
 @experiment
-def allocation(bench: Bench) -> Seen:
+def allocation(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipMalloc", byref(c_void_p()), c_size_t(64))}
 
 
 @experiment
-def graph_launch(bench: Bench) -> Seen:
+def graph_launch(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipGraphLaunch", bench.exec.value, bench.stream)}
 
 
 @experiment
-def graph_launch_on_another_stream(bench: Bench) -> Seen:
+def graph_launch_on_another_stream(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipGraphLaunch", bench.exec.value, bench.other)}
 
 
 @experiment
-def host_function(bench: Bench) -> Seen:
+def host_function(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipLaunchHostFunc", bench.stream, bench.host_function, None)}
 
 
 @experiment
-def stream_callback(bench: Bench) -> Seen:
+def stream_callback(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipStreamAddCallback", bench.stream, bench.callback, None, 0)}
 
 
 @experiment
-def null_kernel(bench: Bench) -> Seen:
+def null_kernel(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.double(bench.b, 1, None)}
 
 
 @experiment
-def kernel_on_another_stream(bench: Bench) -> Seen:
+def kernel_on_another_stream(bench: CaptureBench) -> Seen:
     bench.gpu.double_by_stub(bench.b, bench.other)
     return {"status": 0}
 
 
 @experiment
-def wait_for_an_outside_event(bench: Bench) -> Seen:
+def wait_for_an_outside_event(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipStreamWaitEvent", bench.stream, bench.event, 0)}
 
 
 @experiment
-def fork_and_join(bench: Bench) -> Seen:
+def fork_and_join(bench: CaptureBench) -> Seen:
     fork_without_join(bench)
     return {"status": join(bench)}
 
 
-def join(bench: Bench) -> int:
+def join(bench: CaptureBench) -> int:
     bench.gpu("hipEventRecord", bench.event, bench.other)
     return bench.gpu.status("hipStreamWaitEvent", bench.stream, bench.event, 0)
 
 
 @experiment
-def join_right_before_the_end(bench: Bench) -> Seen:
+def join_right_before_the_end(bench: CaptureBench) -> Seen:
     return fork_without_join(bench)  # main joins it, once the origin has gone on
 
 
 @experiment
-def fork_without_join(bench: Bench) -> Seen:
+def fork_without_join(bench: CaptureBench) -> Seen:
     bench.gpu("hipEventRecord", bench.event, bench.stream)
     status = bench.gpu.status("hipStreamWaitEvent", bench.other, bench.event, 0)
     bench.gpu.memset(bench.b, 3, bench.other)
@@ -149,12 +140,12 @@ def fork_without_join(bench: Bench) -> Seen:
 
 
 @experiment
-def begin_again(bench: Bench) -> Seen:
+def begin_again(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipStreamBeginCapture", bench.stream, 0)}
 
 
 @experiment
-def copy_of_no_bytes(bench: Bench) -> Seen:
+def copy_of_no_bytes(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipMemcpyAsync", bench.b, bench.a, c_size_t(0), 3, bench.stream)}
 
 
@@ -162,65 +153,65 @@ def copy_of_no_bytes(bench: Bench) -> Seen:
 
 
 @experiment
-def another_stream_synchronized(bench: Bench) -> Seen:
+def another_stream_synchronized(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipStreamSynchronize", bench.other)}
 
 
 @experiment
-def copy_from_host(bench: Bench) -> Seen:
+def copy_from_host(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipMemcpy", bench.b, bytes(NBYTES), c_size_t(NBYTES), 1)}
 
 
 @experiment
-def synchronous_fill(bench: Bench) -> Seen:
+def synchronous_fill(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipMemset", bench.b, 1, c_size_t(NBYTES))}
 
 
 @experiment
-def event_query(bench: Bench) -> Seen:
+def event_query(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipEventQuery", bench.event)}
 
 
 @experiment
-def captured_event_query(bench: Bench) -> Seen:
+def captured_event_query(bench: CaptureBench) -> Seen:
     bench.gpu("hipEventRecord", bench.event, bench.stream)
     return {"status": bench.gpu.status("hipEventQuery", bench.event)}
 
 
 @experiment
-def captured_event_synchronize(bench: Bench) -> Seen:
+def captured_event_synchronize(bench: CaptureBench) -> Seen:
     bench.gpu("hipEventRecord", bench.event, bench.stream)
     return {"status": bench.gpu.status("hipEventSynchronize", bench.event)}
 
 
 @experiment
-def event_of_another_stream(bench: Bench) -> Seen:
+def event_of_another_stream(bench: CaptureBench) -> Seen:
     bench.gpu("hipEventRecord", bench.event, bench.other)
     return {"status": bench.gpu.status("hipEventSynchronize", bench.event)}
 
 
 @experiment
-def stream_query(bench: Bench) -> Seen:
+def stream_query(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipStreamQuery", bench.stream)}
 
 
 @experiment
-def another_stream_queried(bench: Bench) -> Seen:
+def another_stream_queried(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipStreamQuery", bench.other)}
 
 
 @experiment
-def free(bench: Bench) -> Seen:
+def free(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipFree", bench.spare)}
 
 
 @experiment
-def pinned_allocation(bench: Bench) -> Seen:
+def pinned_allocation(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipHostMalloc", byref(c_void_p()), c_size_t(64), 0)}
 
 
 @experiment
-def exchanged_mode(bench: Bench) -> Seen:
+def exchanged_mode(bench: CaptureBench) -> Seen:
     mode = ctypes.c_int(2)
     bench.gpu("hipThreadExchangeStreamCaptureMode", byref(mode))
     bench.gpu("hipMalloc", byref(c_void_p()), c_size_t(64))
@@ -228,7 +219,7 @@ def exchanged_mode(bench: Bench) -> Seen:
 
 
 @experiment
-def kernel_on_another_stream_and_wait(bench: Bench) -> Seen:
+def kernel_on_another_stream_and_wait(bench: CaptureBench) -> Seen:
     bench.gpu.double_by_stub(bench.b, bench.other)
     return {"status": bench.gpu.status("hipStreamSynchronize", bench.other)}
 
@@ -242,37 +233,37 @@ def _elsewhere(call: Callable[[], int]) -> Seen:
 
 
 @experiment
-def another_thread_copies(bench: Bench) -> Seen:
+def another_thread_copies(bench: CaptureBench) -> Seen:
     return _elsewhere(lambda: bench.gpu.status("hipMemcpy", bench.b, bench.c, c_size_t(NBYTES), 3))
 
 
 @experiment
-def another_thread_allocates(bench: Bench) -> Seen:
+def another_thread_allocates(bench: CaptureBench) -> Seen:
     return _elsewhere(lambda: bench.gpu.status("hipMalloc", byref(c_void_p()), c_size_t(64)))
 
 
 @experiment
-def another_thread_synchronizes_the_device(bench: Bench) -> Seen:
+def another_thread_synchronizes_the_device(bench: CaptureBench) -> Seen:
     return _elsewhere(lambda: bench.gpu.status("hipDeviceSynchronize"))
 
 
 @experiment
-def another_thread_synchronizes_the_stream(bench: Bench) -> Seen:
+def another_thread_synchronizes_the_stream(bench: CaptureBench) -> Seen:
     return _elsewhere(lambda: bench.gpu.status("hipStreamSynchronize", bench.stream))
 
 
 @experiment
-def another_thread_queries_an_event(bench: Bench) -> Seen:
+def another_thread_queries_an_event(bench: CaptureBench) -> Seen:
     return _elsewhere(lambda: bench.gpu.status("hipEventQuery", bench.event))
 
 
 @experiment
-def another_thread_uses_the_null_stream(bench: Bench) -> Seen:
+def another_thread_uses_the_null_stream(bench: CaptureBench) -> Seen:
     return _elsewhere(lambda: bench.gpu.double(bench.b, 1, None))
 
 
 @experiment
-def end_from_another_thread(bench: Bench) -> Seen:
+def end_from_another_thread(bench: CaptureBench) -> Seen:
     graph = c_void_p(0xDEAD)
     seen = _elsewhere(lambda: bench.gpu.status("hipStreamEndCapture", bench.stream, byref(graph)))
     # Where it was taken, the program has its graph; begin again, so that what follows is as elsewhere.
@@ -287,45 +278,45 @@ def end_from_another_thread(bench: Bench) -> Seen:
 
 
 @experiment
-def memory_information(bench: Bench) -> Seen:
+def memory_information(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipMemGetInfo", byref(c_size_t()), byref(c_size_t()))}
 
 
 @experiment
-def new_stream(bench: Bench) -> Seen:
+def new_stream(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipStreamCreate", byref(c_void_p()))}
 
 
 @experiment
-def new_event(bench: Bench) -> Seen:
+def new_event(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipEventCreate", byref(c_void_p()))}
 
 
 @experiment
-def pageable_copy(bench: Bench) -> Seen:
+def pageable_copy(bench: CaptureBench) -> Seen:
     bench.host = ctypes.create_string_buffer(NBYTES)
     return {"status": bench.gpu.status("hipMemcpyAsync", bench.b, bench.host, c_size_t(NBYTES), 1, bench.stream)}
 
 
 @experiment
-def device_properties(bench: Bench) -> Seen:
+def device_properties(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipGetDeviceProperties", ctypes.create_string_buffer(8192), 0)}
 
 
 @experiment
-def kernel_attributes(bench: Bench) -> Seen:
+def kernel_attributes(bench: CaptureBench) -> Seen:
     stub = c_void_p.in_dll(bench.gpu.stubs, "add_to")  # type: ignore[arg-type]
     attributes = ctypes.create_string_buffer(256)
     return {"status": bench.gpu.status("hipFuncGetAttributes", attributes, c_void_p(ctypes.addressof(stub)))}
 
 
 @experiment
-def refused_kernel(bench: Bench) -> Seen:
+def refused_kernel(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.double(bench.b, 0, bench.stream)}  # a grid of no blocks
 
 
 @experiment
-def allocation_in_stream_order(bench: Bench) -> Seen:
+def allocation_in_stream_order(bench: CaptureBench) -> Seen:
     made = c_void_p()
     status = bench.gpu.status("hipMallocAsync", byref(made), c_size_t(NBYTES), bench.stream)
     bench.gpu.memset(made.value or 0, 3, bench.stream)
@@ -336,15 +327,15 @@ def allocation_in_stream_order(bench: Bench) -> Seen:
 
 
 @experiment
-def null_stream_beside_a_blocking_stream(bench: Bench) -> Seen:
+def null_stream_beside_a_blocking_stream(bench: CaptureBench) -> Seen:
     status = bench.gpu.double(bench.b, 1, None)
     copied = bench.gpu.status("hipMemcpyAsync", bench.spare, bench.b, c_size_t(NBYTES), 3, None)
     return {"status": status, "copy": copied, "synchronize": bench.gpu.status("hipStreamSynchronize", None)}
 
 
-def perform(driver: GraphDriver, gpu: Machine, name: str, mode: int) -> Seen:
+def perform(driver: GraphDriver, gpu: HipCalls, name: str, mode: int) -> Seen:
     """One experiment in one capture mode, and what is seen afterwards."""
-    bench = Bench(gpu, name in BLOCKING)
+    bench = CaptureBench(gpu, name in BLOCKING)
     gpu("hipEventRecord", bench.event, bench.other)
     gpu("hipStreamBeginCapture", bench.stream, mode)
     gpu.memset(bench.a, 1, bench.stream)
@@ -374,7 +365,7 @@ def perform(driver: GraphDriver, gpu: Machine, name: str, mode: int) -> Seen:
 
 def main(name: str, mode: str, kernels: str = "", code_object: str = "") -> None:
     driver = locate("hip")
-    seen = perform(driver, Machine(driver, kernels, code_object), name, int(mode))
+    seen = perform(driver, HipCalls(driver, kernels, code_object), name, int(mode))
     print(json.dumps({"experiment": name, "mode": int(mode), "hip": driver.version, "seen": seen}), flush=True)  # noqa: T201
 
 

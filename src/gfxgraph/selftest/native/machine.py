@@ -28,7 +28,7 @@ extern "C" __global__ void times_two(int *data, int n) {
 """
 
 
-class Machine:
+class HipCalls:
     """One GPU. Kernels are launched by host stub where a library of them is given, else by function."""
 
     def __init__(self, driver: GraphDriver, kernels: str = "", code_object: str = "") -> None:

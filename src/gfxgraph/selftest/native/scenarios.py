@@ -22,11 +22,11 @@ from gfxgraph.driver import hiprtc, locate
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.driver.small_copies import MOST
 from gfxgraph.errors import DriverError
-from gfxgraph.selftest.native.machine import ADD_LAYOUT, NBYTES, Machine, N
+from gfxgraph.selftest.native.machine import ADD_LAYOUT, NBYTES, HipCalls, N
 from gfxgraph.types import CaptureStatus, NodeKind
 
 Facts = dict[str, Any]
-Scenario = Callable[[GraphDriver, Machine], Facts]
+Scenario = Callable[[GraphDriver, HipCalls], Facts]
 SCENARIOS: dict[str, Scenario] = {}
 NEED_KERNELS: set[str] = set()
 
@@ -49,7 +49,7 @@ def refusal(call: Callable[[], object]) -> DriverError:
     raise AssertionError("the call was not refused")
 
 
-def works_again(driver: GraphDriver, gpu: Machine, stream: int) -> None:
+def works_again(driver: GraphDriver, gpu: HipCalls, stream: int) -> None:
     """``stream`` executes work and captures anew."""
     assert driver.capture_info(stream).status is CaptureStatus.NONE
     buffer = gpu.buffer(0)
@@ -69,7 +69,7 @@ def works_again(driver: GraphDriver, gpu: Machine, stream: int) -> None:
 
 
 @scenario()
-def identity(driver: GraphDriver, gpu: Machine) -> Facts:
+def identity(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Which runtime, which device; also what the result file records."""
     count = ctypes.c_int()
     gpu("hipGetDeviceCount", byref(count))
@@ -87,7 +87,7 @@ def identity(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def capture_without_kernels(driver: GraphDriver, gpu: Machine) -> Facts:
+def capture_without_kernels(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Copies and memsets: state, count, kinds and order while the capture runs."""
     a, b, stream = gpu.buffer(), gpu.buffer(), gpu.stream()
     assert driver.capture_info(stream).status is CaptureStatus.NONE
@@ -116,7 +116,7 @@ def capture_without_kernels(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario(kernels=True)
-def capture_with_kernels(driver: GraphDriver, gpu: Machine) -> Facts:
+def capture_with_kernels(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Kernels launched by stub, by function and packed are all recorded and named."""
     a, b, c, stream = gpu.buffer(), gpu.buffer(), gpu.buffer(), gpu.stream()
     driver.begin_capture(stream)
@@ -141,7 +141,7 @@ def capture_with_kernels(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario(kernels=True)
-def node_walk(driver: GraphDriver, gpu: Machine) -> Facts:
+def node_walk(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """All nodes off: nothing happens. One at a time, in order: what a replay gives."""
     a, b, c, stream = gpu.buffer(9), gpu.buffer(), gpu.buffer(), gpu.stream()
     driver.begin_capture(stream)
@@ -178,7 +178,7 @@ def node_walk(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario(kernels=True)
-def switched_nodes(driver: GraphDriver, gpu: Machine) -> Facts:
+def switched_nodes(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Sets of as many nodes each, one launch after the other: 7.2.4 alone runs the first set again."""
     b, stream = gpu.buffer(), gpu.stream()
     driver.begin_capture(stream)
@@ -207,7 +207,7 @@ def switched_nodes(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario(kernels=True)
-def arguments(driver: GraphDriver, gpu: Machine) -> Facts:
+def arguments(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Geometry and arguments of each way to launch."""
     facts: Facts = {}
     for how in ("add_by_stub", "add_by_module", "add_packed"):
@@ -230,7 +230,7 @@ def arguments(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def child_graphs(driver: GraphDriver, gpu: Machine) -> Facts:
+def child_graphs(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """The inner graph can be read; its node cannot be switched off, and that leaves no last error."""
     a, b, stream = gpu.buffer(), gpu.buffer(), gpu.stream()
     driver.begin_capture(stream)
@@ -254,7 +254,7 @@ def child_graphs(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario(kernels=True)
-def composed_graphs(driver: GraphDriver, gpu: Machine) -> Facts:
+def composed_graphs(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Copies of captured graphs as nodes in the order of their edges; upload."""
     one, data, stream = gpu.buffer(1), gpu.buffer(), gpu.stream()
 
@@ -289,7 +289,7 @@ def composed_graphs(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def abandon_nothing(driver: GraphDriver, gpu: Machine) -> Facts:
+def abandon_nothing(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """A stream that does not capture stays as it is."""
     stream = gpu.stream()
     driver.abandon_capture(stream)
@@ -298,7 +298,7 @@ def abandon_nothing(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def abandon_active(driver: GraphDriver, gpu: Machine) -> Facts:
+def abandon_active(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """A capture that nobody wants is ended; what it recorded never runs."""
     for mode in (0, 1, 2):
         buffer, stream = gpu.buffer(0), gpu.stream()
@@ -311,7 +311,7 @@ def abandon_active(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def abandon_invalidated(driver: GraphDriver, gpu: Machine) -> Facts:
+def abandon_invalidated(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """After a forbidden call the stream is used again, with and without somebody's own EndCapture."""
     facts: Facts = {}
     for mode in (0, 1, 2):
@@ -336,7 +336,7 @@ def abandon_invalidated(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def read_a_dead_capture(driver: GraphDriver, gpu: Machine) -> Facts:
+def read_a_dead_capture(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Until its stream's capture is ended, the graph of a dead capture can be asked for its nodes."""
     for mode in (0, 1, 2):
         buffer, stream = gpu.buffer(0), gpu.stream()
@@ -355,7 +355,7 @@ def read_a_dead_capture(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def abandon_unjoined_fork(driver: GraphDriver, gpu: Machine) -> Facts:
+def abandon_unjoined_fork(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """A side stream left open: both streams work afterwards, and nothing dangling is touched."""
     for mode in (0, 1, 2):
         a, b, origin, side, event = gpu.buffer(), gpu.buffer(), gpu.stream(), gpu.stream(), gpu.event()
@@ -376,7 +376,7 @@ def abandon_unjoined_fork(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def give_up_a_lost_stream(driver: GraphDriver, gpu: Machine) -> Facts:
+def give_up_a_lost_stream(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """After a refused end of an unjoined fork the stream is reported lost; everything else works."""
     a, b, origin, side, event = gpu.buffer(), gpu.buffer(), gpu.stream(), gpu.stream(), gpu.event()
     driver.begin_capture(origin, 2)
@@ -393,7 +393,7 @@ def give_up_a_lost_stream(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def abandon_from_another_thread(driver: GraphDriver, gpu: Machine) -> Facts:
+def abandon_from_another_thread(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """A thread-local capture cannot be ended by another thread: that is said, and its own thread can."""
     buffer, stream = gpu.buffer(), gpu.stream()
     driver.begin_capture(stream, 1)
@@ -410,7 +410,7 @@ def abandon_from_another_thread(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def waiting_beside_a_capture(driver: GraphDriver, gpu: Machine) -> Facts:
+def waiting_beside_a_capture(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """A plain wait is refused and ends another thread's global capture; ours is not refused, and that goes on."""
     buffer, stream, other = gpu.buffer(), gpu.stream(), gpu.stream()
     seen: dict[str, str] = {}
@@ -431,7 +431,7 @@ def waiting_beside_a_capture(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def launch_on_a_capturing_stream(driver: GraphDriver, gpu: Machine) -> Facts:
+def launch_on_a_capturing_stream(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """HIP runs it at once and records nothing: only the node count tells."""
     a, stream, other = gpu.buffer(), gpu.stream(), gpu.stream()
     driver.begin_capture(stream)
@@ -448,7 +448,7 @@ def launch_on_a_capturing_stream(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def legacy_stream(driver: GraphDriver, gpu: Machine) -> Facts:
+def legacy_stream(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Stream 0 is not capturing, also while a blocking stream is."""
     made = c_void_p()
     gpu("hipStreamCreate", byref(made))
@@ -463,7 +463,7 @@ def legacy_stream(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def bad_handles(driver: GraphDriver, gpu: Machine) -> Facts:
+def bad_handles(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Null and destroyed handles are refused by name and leave no last error."""
     buffer, stream = gpu.buffer(), gpu.stream()
     driver.begin_capture(stream)
@@ -481,7 +481,7 @@ def bad_handles(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def copy_kernel(driver: GraphDriver, gpu: Machine) -> Facts:
+def copy_kernel(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Compiled by hiprtc, the kernel copies to and from whatever addresses it is given, in one launch."""
     stream = gpu.stream()
     begun = time.perf_counter()
@@ -517,7 +517,7 @@ def copy_kernel(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def joined_graph(driver: GraphDriver, gpu: Machine) -> Facts:
+def joined_graph(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """A graph with copies before and after it runs as one; its addresses change from launch to launch.
 
     What is joined by the runtime room is CUDA's only: whether a launch under way keeps its addresses is not shown.
@@ -543,7 +543,7 @@ def joined_graph(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario()
-def a_kernel_that_does_not_compile(driver: GraphDriver, gpu: Machine) -> Facts:
+def a_kernel_that_does_not_compile(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """What the compiler says is the error's reason; no name of a GPU never reaches it, for it dies of one."""
     error = refusal(lambda: hiprtc.compile_kernel(driver.table.found, "__global__ void f() { g(); }", "gfx1030"))
     assert error.code == "kernel_not_compiled" and "undeclared identifier 'g'" in str(error)
@@ -553,7 +553,7 @@ def a_kernel_that_does_not_compile(driver: GraphDriver, gpu: Machine) -> Facts:
 
 
 @scenario(kernels=True)
-def a_part_of_a_workgroup(driver: GraphDriver, gpu: Machine) -> Facts:
+def a_part_of_a_workgroup(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """hipExtModuleLaunchKernel counts threads: eagerly 4 of a workgroup of 64 run, and in a graph not 4.
 
     HIP 6.4.3 refuses the launch in a capture; 7.15 takes it, and each replay runs all 64. The adapter of MIGraphX,
@@ -589,7 +589,7 @@ def a_part_of_a_workgroup(driver: GraphDriver, gpu: Machine) -> Facts:
 
 def main(name: str, kernels: str = "", code_object: str = "") -> None:
     driver = locate("hip")
-    gpu = Machine(driver, kernels, code_object)
+    gpu = HipCalls(driver, kernels, code_object)
     facts = SCENARIOS[name](driver, gpu)
     print(json.dumps({"scenario": name, "facts": facts}), flush=True)  # noqa: T201
 

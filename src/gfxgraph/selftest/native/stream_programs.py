@@ -19,7 +19,7 @@ from typing import Any
 
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.errors import DriverError
-from gfxgraph.selftest.native.machine import Machine
+from gfxgraph.selftest.native.machine import HipCalls
 from gfxgraph.types import CaptureStatus
 
 ADD, FILL, COPY, RECORD, WAIT = "add", "fill", "copy", "record", "wait"
@@ -27,11 +27,10 @@ Step = tuple[Any, ...]
 N_EVENTS = 6
 N_REPLAYS = 4
 """Two of the graph as captured, two after its exec was updated with a second capture, of other numbers."""
-HOWS = ("plain", "driver")
 
 
 @dataclass(frozen=True)
-class Program:
+class StreamProgram:
     """``steps``: (ADD, stream, out, source, constant) | (FILL, stream, out, byte) | (COPY, stream, out, source) |
     (RECORD, stream, event) | (WAIT, stream, event). Stream 0 is the capture's own."""
 
@@ -110,7 +109,7 @@ class _Maker:
         self.wait(stream, event)
 
 
-def make(seed: int) -> Program:
+def make(seed: int) -> StreamProgram:
     """The program of a number: the same on every machine."""
     chance = random.Random(seed)  # noqa: S311 - no secret
     n_streams = chance.randint(3, 5)
@@ -137,14 +136,14 @@ def make(seed: int) -> Program:
     for side in sides:
         maker.wait_for(0, side)
     maker.work(0)
-    return Program(seed, n_streams, maker.n_buffers, tuple(maker.steps))
+    return StreamProgram(seed, n_streams, maker.n_buffers, tuple(maker.steps))
 
 
 class Refused(Exception):
     """The runtime refused a call: ``NAME STATUS``."""
 
 
-def run(driver: GraphDriver, gpu: Machine, seed: int, how: str) -> dict[str, Any]:
+def run(driver: GraphDriver, gpu: HipCalls, seed: int, how: str) -> dict[str, Any]:
     """Capture, instantiate, launch twice, update, launch twice.
 
     Args:
@@ -156,15 +155,15 @@ def run(driver: GraphDriver, gpu: Machine, seed: int, how: str) -> dict[str, Any
     program = make(seed)
     told: dict[str, Any] = {"streams": program.n_streams, "steps": len(program.steps)}
     try:
-        return told | {"outcome": "right"} | _Run(driver, gpu, program, how).all()
+        return told | {"outcome": "right"} | _StreamRun(driver, gpu, program, how).all()
     except Refused as refused:
         return told | {"outcome": "refused", "by": str(refused)}
     except DriverError as error:
         return told | {"outcome": "refused", "by": error.code}
 
 
-class _Run:
-    def __init__(self, driver: GraphDriver, gpu: Machine, program: Program, how: str) -> None:
+class _StreamRun:
+    def __init__(self, driver: GraphDriver, gpu: HipCalls, program: StreamProgram, how: str) -> None:
         self.driver, self.gpu, self.program, self.is_driver = driver, gpu, program, how == "driver"
         self.streams = [gpu.stream() for _ in range(program.n_streams)]
         self.events = [gpu.event() for _ in range(N_EVENTS)]
@@ -232,33 +231,6 @@ class _Run:
         made = c_void_p()
         self.ask("hipGraphInstantiateWithFlags", byref(made), graph, c_ulonglong(0))
         return made.value or 0
-
-
-def has_mutual_wait(program: Program, joins_parent: bool) -> bool:
-    """Whether HIP's end of this capture follows its streams round a circle.
-
-    HIP makes a stream that waits for another's event that stream's fork, the capture's own excepted, and ends each
-    stream after its forks. ``joins_parent``: not so where the other is that stream's fork already (7.2).
-    """
-    forks: dict[int, set[int]] = {}
-    parent: dict[int, int] = {}
-    by: dict[int, int] = {}
-    for kind, stream, *given in program.steps:
-        if kind == RECORD:
-            by[given[0]] = stream
-        elif kind == WAIT and stream:
-            other = by[given[0]]
-            if joins_parent and parent.get(other) == stream:
-                continue
-            forks.setdefault(other, set()).add(stream)
-            parent[stream] = other
-    return _turns_round(0, forks, ())
-
-
-def _turns_round(stream: int, forks: dict[int, set[int]], above: tuple[int, ...]) -> bool:
-    if stream in above:
-        return True
-    return any(_turns_round(fork, forks, (*above, stream)) for fork in sorted(forks.get(stream, ())))
 
 
 def how_died(status: int) -> str:

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,14 +36,15 @@ from gfxgraph.selftest.native.scenarios import SCENARIOS
 from gfxgraph.selftest.suite import _environment_of_a_case, scrubbed
 
 SCHEMA = 1
+WORKER = "gfxgraph.selftest.native.worker"
 LIMIT_S = 170.0
-JOB_LIMIT_S = 40
+JOB_LIMIT_S = 30
 N_PROGRAMS = 50
 NEED_A_COMPILER = {"kernel_attributes"}  # launches by host stub: hipcc's
 Result = dict[str, Any]
 
 
-class Suite:
+class NativeSuite:
     """One run. ``results`` grows as jobs end; ``report`` can be asked for at any time."""
 
     def __init__(self, limit_s: float = LIMIT_S, programs: Sequence[int] = range(N_PROGRAMS)) -> None:
@@ -56,18 +58,14 @@ class Suite:
         self._code = str(Path(self._folder.name) / "kernels.hsaco")
 
     def run(self) -> Iterator[Result]:
-        """Do everything; each result as it comes.
+        """Do everything that the time is enough for; each result as it comes, the first is who HIP and GPU are.
 
         Raises:
-            DriverError: `driver_library_not_found`: there is no HIP. What the first job says where HIP finds no GPU.
+            DriverError: `driver_library_not_found`: there is no HIP; `no_device`: it finds no GPU;
+                `kernel_not_compiled`.
         """
-        library.find("hip")
-        (found,) = self._jobs([{"kind": "identity", "name": "identity"}], 120)
-        self.results.append(found)
-        yield found
-        if "told" not in found:
-            return
-        self.device = found["told"]
+        self.results.append(self.identify())
+        yield self.results[0]
         cells = [{"kind": "cell", "name": name, "mode": mode} for name, mode in table.cells()]
         names = sorted(SCENARIOS.keys() - NEED_A_COMPILER - {"identity"})
         yield from self._keep(cells)
@@ -81,6 +79,17 @@ class Suite:
         if self.preload is not None:
             yield from self._keep([{**job, "how": "plain"} for job in streams], True)
 
+    def identify(self) -> Result:
+        """Ask HIP and its first GPU who they are, and have the kernels compiled."""
+        library.find("hip")
+        found = next(self._jobs([{"kind": "identity", "name": "identity"}], 120), {})
+        if "told" not in found:
+            code, fields = found.get("error", ("no_device", {}))
+            said = "" if "error" in found else found.get("failed") or found.get("ended", "")
+            raise DriverError(code, quote=said, **fields)
+        self.device = found["told"]
+        return found
+
     def _keep(self, jobs: list[Result], under_preload: bool = False) -> Iterator[Result]:
         for job in jobs:
             self.planned[_kind(job, under_preload)] += 1
@@ -91,12 +100,15 @@ class Suite:
             yield result
 
     def _jobs(self, jobs: list[Result], limit_s: int, under_preload: bool = False) -> Iterator[Result]:
+        left = self._begun + self._limit_s - time.monotonic()
+        if left <= 0:
+            return  # what has not run is told in the report
         environ = _environment_of_a_case() | self.settings()
         if under_preload:
             report = Path(self._folder.name) / "%p.json"
             environ = native.preload_environment(environ, report, self.preload) | {"GFXGRAPH_DIAG": "0"}
         worker = subprocess.Popen(
-            [sys.executable, "-m", "gfxgraph.selftest.native.worker"],
+            [sys.executable, "-m", WORKER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -106,15 +118,15 @@ class Suite:
             start_new_session=True,
         )
         assert worker.stdin is not None and worker.stdout is not None
-        with worker.stdin as pipe:
-            pipe.writelines(json.dumps({**job, "limit_s": limit_s, "code": self._code}) + "\n" for job in jobs)
-        deadline = self._begun + self._limit_s
+        over = threading.Timer(left, os.killpg, (worker.pid, signal.SIGKILL))
+        over.start()
         try:
+            with suppress(BrokenPipeError), worker.stdin as pipe:
+                pipe.writelines(json.dumps({**job, "limit_s": limit_s, "code": self._code}) + "\n" for job in jobs)
             for line in worker.stdout:
                 yield json.loads(line)
-                if time.monotonic() > deadline:
-                    return  # what has not run is told in the report
         finally:
+            over.cancel()
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(worker.pid, signal.SIGKILL)
             worker.wait()
@@ -130,29 +142,27 @@ class Suite:
             platform="hip", hip=hip, rocm=versions.rocm_of_hip(hip), archs=(arch,), n_gpus=self.device.get("devices", 1)
         )
 
-    def table(self) -> Result:
-        """The cells, in the form of the committed tables."""
+    def cells(self) -> dict[str, dict[str, str]]:
+        """What each call did, in the form of the committed tables."""
         cells: dict[str, dict[str, str]] = {}
-        whole: dict[str, dict[str, Result]] = {}
         for result in self.results:
             if result["kind"] == "cell":
-                told = result.get("told", {})
-                cells.setdefault(result["name"], {})[result["mode"]] = told.get("rule") or "ends the process"
-                whole.setdefault(result["name"], {})[result["mode"]] = told
-        return {"cells": cells, "whole": whole}
+                rule = result.get("told", {}).get("rule") or "ends the process"
+                cells.setdefault(result["name"], {})[result["mode"]] = rule
+        return cells
 
     @property
     def outcome(self) -> str:
-        if not self.device:
+        if any(result.get("outcome") in BAD for result in self.results):
             return "fail"
-        return "fail" if any(result.get("outcome") in BAD for result in self.results) else "pass"
+        return "unfinished" if self.planned.total() > len(self.results) - 1 else "pass"
 
     def report(self) -> Result:
         """Everything, as plain data without names and paths of this machine."""
         by_kind: dict[str, Counter[str]] = {}
         for result in self.results[1:]:
             by_kind.setdefault(result["kind"], Counter())[result["outcome"]] += 1
-        cells = self.table()["cells"]
+        cells = self.cells()
         like, known = nearest(self.device.get("hip", ""))
         whole = {
             "kind": "gfxgraph native self-test",
@@ -160,13 +170,13 @@ class Suite:
             "gfxgraph": gfxgraph.__version__,
             "made_at": self._begun_at.isoformat(timespec="seconds"),
             "seconds": round(time.monotonic() - self._begun, 1),
-            "device": self.device or self.results[:1],
+            "device": self.device,
             "verdict": self.outcome,
             "counts": by_kind,
             "not_run": {kind: n - by_kind.get(kind, Counter()).total() for kind, n in self.planned.items()},
             "preload_library": "used" if self.preload is not None else "not installed: its part was left out",
             "variables": config.reported(config.gpu_variables()) | self.settings(),
-            "defects": [row.id for row in defects.applicable(self.environment())] if self.device else [],
+            "defects": [row.id for row in defects.applicable(self.environment())],
             "compared_with": like,
             "differs": differences(cells, known),
             "cells": cells,
@@ -202,29 +212,6 @@ def judge(result: Mapping[str, Any]) -> str:
         is_right = told["stream works"] and told["graph"] == (told["end"] == 0)
         return "right" if is_right and told.get("replayed") is not False else "wrong"
     return "right"
-
-
-def capture_table() -> Result:
-    """The capture table of the HIP that is there."""
-    suite = Suite(limit_s=3600, programs=())
-    suite.preload = None
-    jobs = [{"kind": "cell", "name": name, "mode": mode} for name, mode in table.cells()]
-    (found,) = suite._jobs([{"kind": "identity", "name": "identity"}], 120)
-    if "told" not in found:
-        raise DriverError("kernel_not_compiled", arch="", said=str(found))
-    suite.device = found["told"]
-    for _ in suite._keep(jobs):
-        pass
-    order = {name: number for number, name in enumerate(table.CALLS)}
-    measured = suite.table()
-    return {
-        "what": "what each call does in a capture",
-        "device": suite.device,
-        **{
-            part: {name: dict(sorted(rows.items())) for name, rows in sorted(measured[part].items(), key=lambda i: order[i[0]])}
-            for part in ("cells", "whole")
-        },
-    }
 
 
 def nearest(hip: str) -> tuple[str, Mapping[str, Mapping[str, str]]]:

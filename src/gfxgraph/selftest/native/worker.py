@@ -28,12 +28,12 @@ from gfxgraph.driver import hiprtc, locate
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.errors import GfxGraphError
 from gfxgraph.selftest.native import capture_table, experiments, scenarios, stream_programs
-from gfxgraph.selftest.native.machine import KERNELS, Machine
+from gfxgraph.selftest.native.machine import KERNELS, HipCalls
 
 Job = Mapping[str, Any]
 """``kind``, ``name``, ``limit_s``, ``code``: the file of the kernels' code object; ``mode`` or ``how``."""
 _REPORT = "GFXGRAPH_PRELOAD_REPORT"
-_N_STDERR = 2000
+_N_STDERR = 500
 
 
 def perform(job: Job) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def perform(job: Job) -> dict[str, Any]:
     driver = locate("hip")
     if job["kind"] == "identity":
         return _identity(driver, job)
-    gpu = Machine(driver, "", job["code"])
+    gpu = HipCalls(driver, "", job["code"])
     if job["kind"] == "cell":
         code = Path(job["code"]).read_bytes()
         return capture_table.measure(driver, gpu, code, job["name"], job["mode"])
@@ -54,7 +54,7 @@ def perform(job: Job) -> dict[str, Any]:
 
 def _identity(driver: GraphDriver, job: Job) -> dict[str, Any]:
     """Runtime and device, and the kernels compiled for it into the file ``code``."""
-    gpu = Machine(driver)
+    gpu = HipCalls(driver)
     count, text = c_int(), create_string_buffer(8192)
     gpu("hipGetDeviceCount", byref(count))
     gpu("hipDeviceGetName", text, 256, 0)
@@ -76,7 +76,7 @@ def _child(job: Job, out: int, errors: int) -> None:
     try:
         told["told"] = perform(job)
     except GfxGraphError as error:
-        told["failed"] = f"{error.code}: {str(error).splitlines()[-1]}"
+        told |= {"failed": f"{error.code}: {str(error).splitlines()[1].strip()}", "error": [error.code, error.fields]}
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the job's outcome
         told["failed"] = f"{type(error).__name__}: {error}"
     pattern = config.variables([_REPORT]).get(_REPORT)
@@ -134,9 +134,9 @@ def main() -> None:
     waiting = [json.loads(line) for line in sys.stdin]
     waiting.reverse()
     running: list[_Running] = []
-    n_cpus = os.cpu_count() or 1
+    n_at_once = min(os.cpu_count() or 1, 8)
     while waiting or running:
-        while waiting and len(running) < n_cpus:
+        while waiting and len(running) < n_at_once:
             running.append(_start(waiting.pop()))
         ready, _, _ = select.select([each.out for each in running], [], [], 0.2)
         for each in list(running):

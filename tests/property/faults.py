@@ -27,12 +27,13 @@ from torch.overrides import _get_current_function_mode
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import gfxgraph
+import gfxgraph_simulator
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.undo import repair
 from gfxgraph.errors import DriverError
 from gfxgraph.process import process
 
-SIMULATOR = os.path.join(os.path.dirname(gfxgraph.__file__), "simulator") + os.sep
+SIMULATOR = os.path.dirname(gfxgraph_simulator.__file__) + os.sep
 STOCK = (torch.Tensor.item, torch.cuda.Event.record, torch.set_autocast_enabled, torch.cuda.CUDAGraph)
 
 

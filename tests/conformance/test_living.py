@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import gfxgraph
+from gfxgraph.capture.replay import held_inputs
 from tests.conformance.conftest import on_both_platforms
 
 pytestmark = on_both_platforms
@@ -768,3 +769,22 @@ def test_a_number_that_the_graph_has_for_good_is_refused(platform, make, name, v
     graph.replay()
     step()
     assert torch.allclose(both[0][0].weight, both[1][0].weight, atol=1e-5)
+
+
+@pytest.mark.parametrize("is_in_a_list", [False, True])
+def test_what_the_program_lets_go_is_looked_at_once(platform, monkeypatch, is_in_a_list):
+    """A variable that is gone, a list that is cleared: told once, and later replays ask no more than before."""
+    net, xs = nn.Linear(8, 8, device="cuda").requires_grad_(False), [torch.ones(2, 8, device="cuda")]
+    x, graph = xs[0], torch.cuda.CUDAGraph()
+    if not is_in_a_list:
+        xs.clear()
+    net(x)
+    with torch.cuda.graph(graph):
+        y = net(x)
+    want, settled, settle = net(x), [], held_inputs.HeldInputs._settle
+    monkeypatch.setattr(held_inputs.HeldInputs, "_settle", lambda self: settled.append(self) or settle(self))
+    del x
+    xs.clear()
+    for _ in range(12):
+        graph.replay()
+    assert torch.equal(y, want) and len(settled) <= 1 and counted("inputs_only_graphs_hold") == 1

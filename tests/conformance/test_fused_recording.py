@@ -34,6 +34,7 @@ class Named(torch.Tensor):
 @pytest.fixture
 def nothing_compiled(monkeypatch):
     """As in a process where Dynamo has compiled nothing yet, whatever other tests did."""
+    monkeypatch.setattr("gfxgraph.capture.record.host_values._refilled", {})  # by a replay of another test's
     if "torch._dynamo.convert_frame" in sys.modules:
         monkeypatch.setattr("torch._dynamo.convert_frame.FRAME_COUNTER", 0)
 

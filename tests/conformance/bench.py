@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import sys
 import types
 from contextlib import suppress
 
@@ -252,3 +253,19 @@ def stripped(error):
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
     return seen[0]
+
+
+def frames(call):
+    """Python frames that a call enters."""
+    n = 0
+
+    def note(frame, event, arg):
+        nonlocal n
+        n += event == "call"
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return n

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 import gfxgraph
 from gfxgraph.callables.distributed import why_apart
 from gfxgraph.callables.graphed import Graphed
+from tests.conformance.bench import frames
 
 torch.set_num_threads(1)
 gfxgraph.enable(simulate=sys.argv[1], validate=False)
@@ -134,21 +135,6 @@ def timed(step, x):
     begun = time.thread_time()
     loss = step(x).detach().reshape(())
     return loss.cpu(), (time.thread_time() - begun) * 1e3
-
-
-def frames(call):
-    n = 0
-
-    def note(frame, event, arg):
-        nonlocal n
-        n += event == "call"
-
-    sys.setprofile(note)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return n
 
 
 for name, way in WAYS.items():

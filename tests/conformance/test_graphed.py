@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import types
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 import gfxgraph
+from tests.conformance.bench import frames
 
 pytestmark = pytest.mark.any_platform
 
@@ -318,25 +318,9 @@ def test_pieces_without_a_graph_are_left_to_python():
     (why,) = (each for each in stats["eager"] if each.startswith("nothing in it is a graph: "))
     assert f"eager       {why}" in bare.explain()
     assert sum(stats["pieces"].values()) + sum(stats["eager"].values()) == 40 and stats["eager"][why] == 23
-    n = _frames(lambda: bare(x)), _frames(lambda: distinct(x))
+    n = frames(lambda: bare(x)), frames(lambda: distinct(x))
     assert n[0] < n[1] + 12, n
     assert mixed.stats()["replays"] > 30 and not any("nothing in it" in why for why in mixed.stats()["eager"])
-
-
-def _frames(call):
-    """Python frames that a call enters."""
-    n = 0
-
-    def note(frame, event, arg):
-        nonlocal n
-        n += event == "call"
-
-    sys.setprofile(note)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return n
 
 
 def test_errors_are_the_functions_own():

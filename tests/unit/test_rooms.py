@@ -159,11 +159,14 @@ def test_gfxgraph_works_without_each_package_beside_it(tmp_path, package, doors,
     """In a copy without it every other module can be imported, graphs work, and what needs it names it."""
     shutil.copytree(SOURCE.parent, tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.rmtree(tmp_path / "src" / package)
-    others = [path for path in sys.path if path and not Path(path, "gfxgraph", "__init__.py").exists()]
+    # Neither the sources nor this folder, whose folders have the names of the packages.
+    hidden = {SOURCE.parent.resolve(), Path(__file__).resolve().parent}
+    others = [path for path in sys.path if path and Path(path).resolve() not in hidden]
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("GFXGRAPH", "SGLANG"))}
     environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "src"), *others])
     line = [sys.executable, "-S", "-c", WITHOUT, asks, json.dumps(command)]
     done = subprocess.run(line, env=environ, cwd=tmp_path, capture_output=True, text=True)
+    assert len(done.stdout.splitlines()) >= 2, done.stderr
     refused, asked = (json.loads(each) for each in done.stdout.splitlines()[:2])
     assert refused == [[door, "package_missing", package] for door in doors], done.stderr
     assert asked == ["package_missing", package]

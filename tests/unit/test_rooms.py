@@ -159,9 +159,8 @@ def test_gfxgraph_works_without_each_package_beside_it(tmp_path, package, doors,
     """In a copy without it every other module can be imported, graphs work, and what needs it names it."""
     shutil.copytree(SOURCE.parent, tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.rmtree(tmp_path / "src" / package)
-    # Neither the sources nor this folder, whose folders have the names of the packages.
-    hidden = {SOURCE.parent.resolve(), Path(__file__).resolve().parent}
-    others = [path for path in sys.path if path and Path(path).resolve() not in hidden]
+    # Neither the sources nor the folders of tests, where a folder of the same name could be imported in its place.
+    others = [path for path in sys.path if path and not Path(path, package).exists()]
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("GFXGRAPH", "SGLANG"))}
     environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "src"), *others])
     line = [sys.executable, "-S", "-c", WITHOUT, asks, json.dumps(command)]

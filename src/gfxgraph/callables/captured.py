@@ -43,14 +43,15 @@ from gfxgraph.callables.arena import (
     written_inputs,
 )
 from gfxgraph.callables.buckets import Bucketed
-from gfxgraph.callables.inputs import (
+from gfxgraph.callables.buffers import (
+    RING,
     Buffers,
+    Outputs,
     StaticInput,
     copy_all,
     pad,
     repeat_last,
 )
-from gfxgraph.callables.outputs import RING, Outputs
 from gfxgraph.callables.signature import (
     Args,
     Call,

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.inputs import device_copier, is_dense, is_one_copy, last_rows
+from gfxgraph.callables.buffers import GraphOutput, device_copier, from_before, is_dense, is_one_copy, last_rows
 from gfxgraph.callables.joined_launch import (
     CopyLaunches,
     change_refused,
@@ -40,7 +40,6 @@ from gfxgraph.callables.joined_launch import (
     part,
     takes,
 )
-from gfxgraph.callables.outputs import GraphOutput, from_before
 from gfxgraph.callables.signature import MISS, Fast, function_modes, twins_of
 from gfxgraph.capture import torchs_graph
 from gfxgraph.capture.torchs_graph import launch_of

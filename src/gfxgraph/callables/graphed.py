@@ -37,10 +37,10 @@ from gfxgraph.callables import explain_calls
 from gfxgraph.callables.adaptive import Timed
 from gfxgraph.callables.arena import Arena, arena_of, kind_and_line, on_stream
 from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths, called, rules
+from gfxgraph.callables.buffers import Buffers, copied_key, resized
 from gfxgraph.callables.captured import Captured, Options, Route, Shared, label_of
 from gfxgraph.callables.distributed import run_apart, why_apart
 from gfxgraph.callables.fast_path import make_eager, make_fast
-from gfxgraph.callables.inputs import Buffers, resized
 from gfxgraph.callables.padding.judge import Judge
 from gfxgraph.callables.signature import (
     MISS,
@@ -52,9 +52,9 @@ from gfxgraph.callables.signature import (
     NotATree,
     RunEagerly,
     Unguarded,
-    copied_key,
     flatten,
     foreign_mode,
+    near_key,
     never,
     replace,
     tensor_key,
@@ -278,14 +278,14 @@ class Graphed:
                 raise
             result, fast = self._with_gradients(pieces)
             if fast is not None:
-                near = self._near[_near(call.structure, call.tensors)] = Route(None)
+                near = self._near[near_key(call.structure, call.tensors)] = Route(None)
                 near.fast = fast
             return returned(kwargs, result, True)
 
     def _go_on_eagerly(self, why: str, args: Args, kwargs: Kwargs) -> None:
         """Have the next calls of this kind run eagerly at once, after two that had the same reason."""
         tensors: list[Tensor] = []
-        near = _near(flatten((args, kwargs), tensors), tensors)
+        near = near_key(flatten((args, kwargs), tensors), tensors)
         route = self._near.get(near)
         if route is None or route.why_eager != why:
             self._near[near] = Route(None, why_eager=why)
@@ -309,7 +309,7 @@ class Graphed:
             raise RunEagerly(f"an argument is {error}") from None
         except NotATree as error:
             raise self._more_than_a_tree(args, kwargs, str(error)) from None
-        near = _near(structure, tensors)
+        near = near_key(structure, tensors)
         route = self._near.get(near)
         if route is not None and route.fast is not None and route.fast is not self._fast:
             self._fast = route.fast
@@ -763,11 +763,6 @@ def _asked(owner: Any, name: str, otherwise: Any) -> Callable[[], Any]:
     """Calls a method of ``owner``, which it does not keep alive."""
     ref = weakref.ref(owner)
     return lambda: getattr(of, name)() if (of := ref()) is not None else otherwise
-
-
-def _near(structure: Any, tensors: list[Tensor]) -> Any:
-    """What calls with this tree and these shapes have in common."""
-    return (structure, *[t.shape for t in tensors if not t.is_nested])  # such calls have no route
 
 
 shield(Graphed.__call__)

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.inputs import dim_order
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, storage_address
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import CaptureError, GfxGraphError
@@ -179,6 +178,11 @@ def children_of(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]]
     return None
 
 
+def near_key(structure: Any, tensors: list[Tensor]) -> Any:
+    """What calls with this tree and these shapes have in common."""
+    return (structure, *[t.shape for t in tensors if not t.is_nested])  # such calls have no route
+
+
 def has_buffer(tensor: Tensor) -> bool:
     """Whether a graph's buffer can stand for it: not if no address and strides describe it, or it has a class of its
     own.
@@ -189,13 +193,6 @@ def has_buffer(tensor: Tensor) -> bool:
 def tensor_key(tensor: Tensor) -> tuple[object, ...]:
     """Key of one tensor argument: what a capture assumes about it."""
     return (type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)
-
-
-def copied_key(tensor: Tensor, size: Sequence[int] | None = None) -> tuple[object, ...]:
-    """Key of a tensor that is copied into a buffer, of ``size`` or its own: without strides."""
-    size = tuple(tensor.size()) if size is None else size
-    about = tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad
-    return (type(tensor), size, dim_order(tensor), *about)
 
 
 def twins_of(tensors: Sequence[Tensor]) -> list[int]:

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from gfxgraph import torch_names
 from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
+from gfxgraph.callables.buffers import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.captured import Padded, Route
-from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.padding.rows import DimVerdict, PaddingRefusal, Trace, rows_independent
 from gfxgraph.callables.padding.rules import Cause, Why
 from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace

@@ -40,11 +40,10 @@ from torch import Tensor
 
 from gfxgraph import torch_names
 from gfxgraph.callables.arena import Arena, arena_of, capture_graph, carries, draws, replay, writes_of, written_inputs
+from gfxgraph.callables.buffers import Buffers, StaticInput, builder, copy_all, is_dense
 from gfxgraph.callables.captured import CapturedCallable, label_of
 from gfxgraph.callables.fast_path import Writer
-from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, is_dense
 from gfxgraph.callables.joined_launch import CopiedReplay, CopyLaunches, FixedCopies, copy_kernel
-from gfxgraph.callables.outputs import builder
 from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten, never, twins_of
 from gfxgraph.callables.trace.dynamo import local
 from gfxgraph.callables.trace.world import World

@@ -40,9 +40,9 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.arena import Arena, CaptureDied, overlap, reads_of, span, writes_of
+from gfxgraph.callables.buffers import use_count
 from gfxgraph.callables.captured import WARM_UP, Captured, Instance, Options, Shared
 from gfxgraph.callables.graphed import Graphed
-from gfxgraph.callables.outputs import use_count
 from gfxgraph.callables.python_reads import Snapshot
 from gfxgraph.callables.signature import Call, RunEagerly, replace
 from gfxgraph.callables.states import SeenState, States

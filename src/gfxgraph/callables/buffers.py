@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.signature import NotATree, children_of, flatten
+from gfxgraph.callables.signature import Args, Kwargs, NotATree, children_of, flatten, replace, twins_of
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, storage_address, storages_at
 
 RING = 2
@@ -166,6 +166,74 @@ class StaticInput:
             if static.size(dim) != size:
                 static = static.narrow(dim, 0, size)
         return static, given.detach()
+
+
+class Inputs:
+    """The static inputs of one capture.
+
+    Args:
+        buffers: their memory.
+        args, kwargs: of the call that is captured; ``tensors`` are those in them.
+        sizes: for each tensor a bucket's size; None for the tensor's own.
+        in_place: the tensors themselves, where they have that size.
+    """
+
+    def __init__(
+        self,
+        buffers: Buffers,
+        args: Args,
+        kwargs: Kwargs,
+        tensors: Sequence[Tensor],
+        sizes: Sequence[Sequence[int] | None],
+        in_place: bool,
+    ) -> None:
+        self.buffers = buffers
+        made = [
+            StaticInput(t.detach().requires_grad_(t.requires_grad))
+            if in_place and (size is None or tuple(size) == tuple(t.size()))
+            else StaticInput.like(t, size, buffers, i)
+            for i, (t, size) in enumerate(zip(tensors, sizes))
+        ]
+        self.twins = twins_of(tensors)
+        """For each argument the position of the first that is the same tensor: inside it is one, too."""
+        self.statics = [made[first] for first in self.twins]
+        self.new_nbytes = sum(made[i].new_nbytes for i in set(self.twins))
+        statics = iter(self.statics)
+        self.args: Args = replace(tuple(args), lambda _: next(statics).tensor)
+        self.kwargs: Kwargs = replace(dict(kwargs), lambda _: next(statics).tensor)
+
+    def fill(self, tensors: Sequence[Tensor], repeats_last: bool = False, filled_for: Any = None) -> None:
+        """Copy a call's tensors into the static inputs.
+
+        Args:
+            repeats_last: padding repeats the last row; else it is zero.
+            filled_for: the call's route; padding already filled for the same route is left.
+        """
+        pads_again = filled_for is None or self.buffers.filled_for is not filled_for
+        self.buffers.filled_for = filled_for
+        targets, sources, padded = [], [], []
+        for static, given in zip(self.statics, tensors):
+            size = given.size()
+            if size != static.tensor.size():
+                padded.append((static.tensor, size))
+            elif given.data_ptr() == static.tensor.data_ptr():
+                continue
+            target, source = static.target(given)
+            targets.append(target)
+            sources.append(source)
+        for tensor, size in padded if pads_again else ():
+            pad(tensor, size)
+        copy_all(targets, sources)
+        for tensor, size in padded if repeats_last else ():
+            repeat_last(tensor, size)
+
+    def give_back(self, tensors: Sequence[Tensor], which: Sequence[int]) -> None:
+        """Copy what the function wrote to some of its arguments back to the caller's tensors."""
+        with torch.no_grad():
+            for i in which:
+                target, source = self.statics[i].target(tensors[i])
+                if target.data_ptr() != source.data_ptr():
+                    source.copy_(target)
 
 
 def copy_all(targets: list[Tensor], sources: list[Tensor], *, non_blocking: bool = True) -> None:

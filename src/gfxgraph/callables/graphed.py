@@ -431,7 +431,7 @@ class Graphed:
             return self._judge(arena, route, call)
         if entry.why_eager:
             raise RunEagerly(entry.why_eager, entry.error, for_good=True)
-        if entry.first is None:
+        if entry.capture is None:
             if entry.n_seen < self._options.warmup:
                 entry.n_seen += 1
                 return entry.warm_up(call)
@@ -454,15 +454,15 @@ class Graphed:
     def _replay(self, arena: Arena, entry: Captured, route: Route, tensors: list[Tensor]) -> Any:
         stream = torch.cuda.current_stream(arena.device_index)
         arena.follow(stream)
-        assert entry.first is not None
-        instance, own = entry.first, True
+        assert entry.capture is not None
+        inputs, instance, own = entry.capture.inputs, entry.capture.first, True
         if self._options.mode is ReplayMode.HOT and not instance.outputs.is_shared:
             instance, own = entry.of_ring(stream, tensors, route.repeats_last)
         # What the function writes to its arguments it also writes to their padding.
-        entry.fill(tensors, route.repeats_last, None if entry.mutates else route.mark)
+        inputs.fill(tensors, route.repeats_last, None if entry.mutates else route.mark)
         entry.replay(instance)
         if entry.mutates:
-            entry.give_back_mutated(tensors)
+            inputs.give_back(tensors, entry.mutates)
         arena.n_uses += 1
         entry.used_at = arena.n_uses
         return instance.outputs.give(tensors, route.result_sizes, own)
@@ -474,19 +474,8 @@ class Graphed:
             return never
         if route.fast is None or route.fast_of != graphs:
             try:
-                made = make_fast(
-                    entry,
-                    route.mark,
-                    call.args,
-                    call.kwargs,
-                    call.tensors,
-                    route.result_sizes,
-                    self._options.mode is ReplayMode.HOT,
-                    entry.world,
-                    route.repeats_last,
-                    self._sample_every(),
-                    self._front is not None and self._front.does_ask_by_name,
-                )
+                asks_by_name = self._front is not None and self._front.does_ask_by_name
+                made = make_fast(entry, route, call, self._sample_every(), asks_by_name)
             except DriverError as error:  # this call is done; later ones take the slow path
                 made = "a driver call failed"
                 entry.arena.state.report("fallback", f"no fast path: {made}", self._name, kind_and_line(error))

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.callables.adaptive import Timed
 from gfxgraph.callables.arena import (
     Arena,
@@ -50,19 +51,23 @@ from gfxgraph.callables.buffers import (
     Inputs,
     Outputs,
 )
+from gfxgraph.callables.fast_path import make_fast
 from gfxgraph.callables.signature import (
+    MISS,
     Call,
     Fast,
     NotATree,
     RunEagerly,
     flatten,
+    never,
 )
 from gfxgraph.callables.trace.dynamo import Calls, Frontend, returned
 from gfxgraph.callables.worlds import for_dynamo
 from gfxgraph.capture.record.user_lines import line_of
 from gfxgraph.capture.replay.graph_tensors import used_on
-from gfxgraph.errors import CaptureError, first_line
-from gfxgraph.process import bridge
+from gfxgraph.core.eager_or_graph import Way
+from gfxgraph.errors import CaptureError, DriverError, first_line
+from gfxgraph.process import bridge, process
 from gfxgraph.process.calls import Account
 from gfxgraph.types import MovedInput, OnUnsafe, ReplayMode
 
@@ -219,6 +224,8 @@ class Shared(CapturedCallable):
         """Whether the caller's tensors are read and written in place: their addresses are part of a signature."""
         self.buffers = Buffers() if buffers is None else buffers
         """The memory of all signatures' static inputs."""
+        self.is_ahead = False
+        """Whether buckets are being captured before they are needed."""
 
 
 class Captured(CapturedCallable):
@@ -300,6 +307,100 @@ class Captured(CapturedCallable):
 
     def named_graphs(self) -> list[tuple[Any, str]]:
         return [(instance.graph, f"{self.name} {self.label}".strip()) for instance in self.instances()]
+
+    # -- one call --------------------------------------------------------------------------------------
+
+    def serve(self, call: Call, route: Route) -> tuple[Any, Fast | None]:
+        """Serve a call: warm up, record, replay.
+
+        Returns:
+            Its result, and the function for the next ones like it; None if that was no replay.
+
+        Raises:
+            RunEagerly: the function itself must run.
+        """
+        options = self.shared.options
+        if self.why_eager:
+            raise RunEagerly(self.why_eager, self.error, for_good=True)
+        if self.capture is None:
+            if self.n_seen < options.warmup:
+                self.n_seen += 1
+                return self.warm_up(call), None
+            self.record(call, route.bucketed)
+        if self.mutates and self.world.homes & {t.untyped_storage().data_ptr() for t in call.tensors}:
+            raise RunEagerly("it writes to an argument that it also reads under another name")
+        route.fit(self, call.tensors)
+        is_settled = True
+        if options.mode is ReplayMode.ADAPTIVE:
+            result, is_settled = self._the_faster(call, route)
+        else:
+            result = self._replayed(call.tensors, route)
+        returned(call.kwargs, result, True)
+        return result, self._fast_for(call, route) if is_settled and self._is_trusted() else never
+
+    def _replayed(self, tensors: list[Tensor], route: Route) -> Any:
+        """Copy in, launch, results."""
+        assert self.capture is not None
+        arena, instance, own = self.arena, self.capture.first, True
+        stream = torch.cuda.current_stream(arena.device_index)
+        arena.follow(stream)
+        if self.shared.options.mode is ReplayMode.HOT and not instance.outputs.is_shared:
+            instance, own = self._of_ring(stream, tensors, route.repeats_last)
+        inputs = self.capture.inputs
+        # What the function writes to its arguments it also writes to their padding.
+        inputs.fill(tensors, route.repeats_last, None if self.mutates else route.mark)
+        self.replay(instance)
+        if self.mutates:
+            inputs.give_back(tensors, self.mutates)
+        arena.n_uses += 1
+        self.used_at = arena.n_uses
+        return instance.outputs.give(tensors, route.result_sizes, own)
+
+    def _fast_for(self, call: Call, route: Route) -> Fast:
+        """The fast path of calls like this one; remade after a capture, or once its world is watched again."""
+        graphs = (*self.instances(), self.can_join, self.all_held, self.world.is_same)
+        if torch_names.why_off("fast path"):
+            return never
+        if route.fast is None or route.fast_of != graphs:
+            try:
+                made = make_fast(self, route, call)
+            except DriverError as error:  # this call is done; later ones take the slow path
+                made = "a driver call failed"
+                self.arena.state.report("fallback", f"no fast path: {made}", self.name, kind_and_line(error))
+            route.why_slow = made if isinstance(made, str) else ""
+            route.fast, route.fast_of = never if isinstance(made, str) else made, graphs
+        return route.fast
+
+    def _is_trusted(self) -> bool:
+        """Whether enough replays took the slow path for the fast one to be used."""
+        least = self.arena.state.settings.trusted_replay_threshold
+        if self.shared.is_ahead or process.log.isEnabledFor(logging.DEBUG):
+            return False  # a fast path for each bucket would cost an exec of its own; each replay is logged
+        return least is None or self.shared.options.mode is ReplayMode.HOT or self.replays() >= least
+
+    def _the_faster(self, call: Call, route: Route) -> tuple[Any, bool]:
+        """Run the call in the way measured to be faster, or to be timed next; also return whether that is settled.
+
+        Raises:
+            RunEagerly: eager was measured to be faster.
+        """
+        timed = self.timed = self.timed or Timed(f"{self.name} {self.label}")
+
+        def graph() -> Any:
+            result = self._fast_for(call, route)(call.args, call.kwargs)
+            return self._replayed(call.tensors, route) if result is MISS else result
+
+        way = timed.decided()
+        if way is Way.EAGER:
+            raise RunEagerly("measured to be faster than its graph", for_good=True)
+        if way is Way.GRAPH:
+            return graph(), True
+        way = timed.next_way()
+        if way is Way.EAGER:
+            result = timed.timed(way, lambda: self.shared.fn(*call.args, **call.kwargs))
+            self.shared.eager.count("timed against its graph")
+            return result, False
+        return timed.timed(way, graph), False
 
     # -- the stages -------------------------------------------------------------------------------------
 
@@ -423,7 +524,7 @@ class Captured(CapturedCallable):
             self.fall_back(f"its result cannot be taken apart: {error}")
         return None
 
-    def of_ring(self, stream: Any, tensors: list[Tensor], repeats_last: bool) -> tuple[Instance, bool]:
+    def _of_ring(self, stream: Any, tensors: list[Tensor], repeats_last: bool) -> tuple[Instance, bool]:
         """In hot mode: the graph to launch, and whether its results must be copied out."""
         capture = self.capture
         assert capture is not None
@@ -570,7 +671,18 @@ class Route:
         self.has_views = True
         """Whether a result may be a view of an argument with another layout than the bucket's buffer."""
 
-    def cut_to(self, entry: Captured) -> None:
+    def fit(self, entry: Captured, tensors: Sequence[Tensor]) -> None:
+        """Determine how a replay's results are made the call's, once its bucket is captured.
+
+        Raises:
+            RunEagerly: they cannot be.
+        """
+        if self.padded is not None and self.result_sizes is None:
+            self._cut_to(entry)
+        elif self.bucketed is not None and self.has_views:
+            self._look_for_views(entry, tensors)
+
+    def _cut_to(self, entry: Captured) -> None:
         """Determine how a replay's results are cut to the call's size.
 
         Raises:
@@ -590,7 +702,7 @@ class Route:
             sizes.append(size if made is not None and tuple(made.size()) != tuple(size) else None)
         self.result_sizes = sizes
 
-    def look_for_views(self, entry: Captured, tensors: Sequence[Tensor]) -> None:
+    def _look_for_views(self, entry: Captured, tensors: Sequence[Tensor]) -> None:
         """Refuse results that are views of arguments if the call's strides differ from the buffer's.
 
         Raises:

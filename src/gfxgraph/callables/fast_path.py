@@ -610,22 +610,15 @@ def make_eager(
     return writer.made(EAGER)
 
 
-def make_fast(
-    entry: Captured, route: Route, call: Call, sample_every: int = 0, asks_by_name: bool = False
-) -> Fast | str:
-    """Make the fast path for calls like this one; or say why they need the slow one.
-
-    Args:
-        route: of such calls.
-        sample_every: leave one call in this many to the slow path; 0 for none.
-        asks_by_name: leave calls with tensors that have Python attributes to the slow path.
-    """
-    hot, tensors = entry.shared.options.mode is ReplayMode.HOT, call.tensors
+def make_fast(entry: Captured, route: Route, call: Call) -> Fast | str:
+    """Make the fast path for calls like this one, which take this route; or say why they need the slow one."""
+    shared, tensors = entry.shared, call.tensors
+    hot = shared.options.mode is ReplayMode.HOT
     capture = entry.capture
     assert capture is not None
     instances = capture.ring if hot else [capture.first]
     why = next((why for each in instances or entry.instances() if (why := _why_slow(each))), "")
-    written = [tensors[i] for i in entry.mutates if not entry.shared.in_place]
+    written = [tensors[i] for i in entry.mutates if not shared.in_place]
     if written and (hot or route.repeats_last or any(t.requires_grad for t in written)):
         why = why or "it writes to an argument"
     if any(s.span is not None for s in capture.inputs.statics) or not all(is_dense(t) for t in tensors if t.is_cuda):
@@ -639,9 +632,10 @@ def make_fast(
         why = "an argument is neither a tensor nor a plain constant"
     if why:
         return why
-    writer.guards(entry.world, asks_by_name)
+    writer.guards(entry.world, shared.front is not None and shared.front.does_ask_by_name)
     writer.n_checks = len(writer.lines)
-    if sample_every:
+    sample_every = entry.arena.state.settings.trusted_replay_sample_interval
+    if sample_every and shared.options.mode is ReplayMode.STANDARD:  # these take the slow path again
         writer.names["is_sampled"] = itertools.cycle((False,) * (sample_every - 1) + (True,)).__next__
         writer.line("if is_sampled(): return MISS")
     if hot:

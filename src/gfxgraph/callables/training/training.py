@@ -345,6 +345,9 @@ class _CapturedStep(Captured):
             if parameter.grad is not grad:  # an eager step, another graph or the program replaced it
                 parameter.grad = grad
 
+    def _is_trusted(self) -> bool:
+        return False  # each replay exchanges gradients
+
     def fall_back(
         self, why: str, error: BaseException | None = None, *, label: str = "", for_good: bool = True
     ) -> str:
@@ -409,9 +412,6 @@ class TrainingStep(Graphed):
     def n_replays(self) -> int:
         """Calls that were replays."""
         return self._n_replays()
-
-    def _is_trusted(self, entry: Captured) -> bool:
-        return False  # each replay exchanges gradients
 
     @property
     def _same(self) -> tuple[Callable[[Any], Graphed], Any]:

@@ -24,8 +24,8 @@ def explain(graphed: Graphed) -> str:
     for entry in graphed._entries.values():
         if entry.why_eager:
             how = f"eager: {entry.why_eager}"
-        elif entry.first is not None:
-            how = f"{entry.replays()} replays of {entry.first.graph.steps_text()}"
+        elif entry.capture is not None:
+            how = f"{entry.replays()} replays of {entry.capture.first.graph.steps_text()}"
             if any(instance.joined is not None for instance in entry.instances()):
                 how += "; copies are nodes of the launch"
             elif entry.why_not_joined:

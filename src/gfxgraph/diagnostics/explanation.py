@@ -21,7 +21,9 @@ _BOTH = {
     "proved": ("proved: ", "已证实："),
     "undecided": ("the log does not decide between", "日志不足以判断是以下哪一种："),
     "check": ("check: {check}", "检查：{check}"),
-    "often": ("the log does not decide; often: ", "日志不足以判断；常见原因："),
+    "may be": ("the log does not decide; it may be: ", "日志不足以判断；可能的原因："),
+    "open check": ("check: ", "检查："),
+    "try": ("try:  ", "尝试："),
     "means": ("   {means}", "   {means}"),
     "then": ("then: {do}", "则：{do}"),
     "note": ("note: ", "说明："),
@@ -47,18 +49,12 @@ _WORDS = {lang: {key: both[n] for key, both in _BOTH.items()} for n, lang in enu
 
 _UNKNOWN = "not_in_catalogue"
 _NOT_TORCH = ("jax", "xla", "tensorflow", "onnxruntime", "llama", "ggml", "ctranslate2", "clinfo", "rocminfo")
-_LONGEST_ADVICE, _LONGEST_SEEN, _MOST_STEPS, _MOST_OTHERS, _MOST_CAUSES = 340, 120, 3, 2, 2
+_LONGEST_ADVICE, _SHORT_ADVICE, _LONGEST_SEEN, _MOST_STEPS, _MOST_OTHERS = 340, 200, 120, 3, 2
 _OF_A_PROGRAM = re.compile(
     r"(vLLM|SGLang|ComfyUI|TensorFlow|JAX|ollama|llama\.cpp|LM Studio|Blender|Lemonade|whisper)\b[^:：]{0,30}[:：]",
     re.IGNORECASE,
 )
 _SETTING = re.compile(r"\b[A-Z][A-Z0-9_]{5,}=[\w.:]+")
-_CHECKS = re.compile(
-    r"(?:check|find|see|which|count|look|compare|ask|read|log|test|gfxgraph doctor|report|is it|sudo dmesg|ls|id|ldd"
-    r"|rocminfo)\b",
-    re.IGNORECASE,
-)
-"""Advice that begins so finds the cause and is no fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +97,7 @@ class Explanation:
 
     ``situation`` is the GPU and system for which the advice is filled in.
     ``families`` are the GPU families in play ("RDNA2"), from the log or from this machine: their
-    notes are shown. ``archs`` are the gfx targets named in the log, with their families. ``programs`` are those named
-    in the log that have their own advice, and ``words`` those of the log.
+    notes are shown. ``archs`` are the gfx targets named in the log, with their families, and ``words`` its words.
     The situation's facts are those of the machine that failed. ``warned`` is what a program that went on
     has warned of; then there are no matches.
     """
@@ -112,7 +107,6 @@ class Explanation:
     lang: str = "en"
     archs: tuple[str, ...] = ()
     situation: Situation = Situation()
-    programs: tuple[str, ...] = ()
     words: frozenset[str] = frozenset()
     warned: tuple[Match, ...] = ()
     bad_versions: tuple[causes.PossibleCause, ...] = ()
@@ -145,22 +139,25 @@ class Explanation:
         parts = self._parts(root, lang, more)
         what, why, do, last = LABELS[lang]
         lines = [f"{root.code}: {parts['title']}", *self._place(root, lang, 200 if more else _LONGEST_SEEN)]
-        judged = self.judged(root)
+        judged = self.judged(root, everything=more)
         if more:
             lines.append(_indent(what, parts["what"]))
-        if len(judged) > 1 and not judged[0].proof and not parts["package"]:
-            lines += self._undecided(judged, lang, len(judged) if more else _MOST_CAUSES)
-        else:
+        are_listed = len(judged) > 1 and not judged[0].proof and not parts["package"]
+        if are_listed:
+            lines += self._undecided(judged, lang, len(judged) if more else causes.LISTED)
+        if more or not are_listed:
             proof = judged[0].proof if judged else ""
             if parts["why"] and not parts["package"]:
                 shown = (
                     f"   ({causes.shown(judged[0].cause.facts, self.situation.facts)})" if proof == "machine" else ""
                 )
-                label = words["proved"] if proof == "machine" else words["often"] if parts["open"] else why
+                label = words["proved"] if proof == "machine" else words["may be"] if parts["open"] else why
                 lines.append(_indent(label, parts["why"] + shown))
-            if parts["check"] and not more:
-                lines.append(_indent("", words["check"].format(check=parts["check"])))
-            lines.append(_indent(do, "\n".join(parts["do"] if more else self._first(parts["do"]))))
+            if parts["check"]:
+                lines.append(_indent(words["open check"], parts["check"]))
+            label, most = (words["try"], _SHORT_ADVICE) if parts["open"] else (do, _LONGEST_ADVICE)
+            steps = parts["do"] if more else self._first(parts["do"], most)
+            lines += [_indent(label, "\n".join(steps))] if steps else []
         if root.is_by_form:
             lines.append(_indent(words["note"], words["form"]))
         if more:
@@ -175,13 +172,14 @@ class Explanation:
         ]
         return "\n".join(lines)
 
-    def judged(self, match: Match) -> list[Judged]:
+    def judged(self, match: Match, *, everything: bool = False) -> list[Judged]:
         """The causes of ``match`` that are proved, or, if none is, those that are not excluded."""
         situation = self.situation
         if not match.text and not situation.facts:  # a code or a number: nothing has failed
             return []
         found = (*entry(match.code).causes, *causes.of_machines(match.code), *self.bad_versions)
-        return causes.judge(found, match.causes, match.line, situation.facts, self._can_be)
+        most = len(found) if everything else causes.LISTED
+        return causes.judge(found, match.causes, match.line, situation.facts, self._can_be, most)
 
     def _can_be(self, cause: causes.PossibleCause) -> bool:
         """Whether a cause is one for this system, and not of a program or a GPU that nothing here names."""
@@ -249,7 +247,8 @@ class Explanation:
         }
 
     def _decided(self, lang: str) -> dict[str, object]:
-        judged = self.judged(self.matches[0]) if self.matches else []
+        judged = self.judged(self.matches[0], everything=True) if self.matches else []
+        is_open = bool(self.matches) and self._parts(self.matches[0], lang)["open"]
         rows = [
             {
                 "proved_by": one.proof or None,
@@ -265,7 +264,7 @@ class Explanation:
             "verdict": "failure" if self.matches else "warning" if warned else "nothing",
             "warned": [{"code": match.code, "line": match.line, "text": match.text} for match in warned],
             "causes": rows,
-            "undecided": len(judged) > 1 and not judged[0].proof,
+            "undecided": is_open or (len(judged) > 1 and not judged[0].proof),
         }
 
     def _parts(self, match: Match, lang: str, more: bool = False) -> dict[str, Any]:
@@ -283,30 +282,24 @@ class Explanation:
         judged = [] if is_asked else self.judged(match)
         cause = judged[0].cause.words[lang] if judged and judged[0].proof else None
         why = cause.why if cause else general.why
-        english = (found.text("en").seen or found.text("en")).do
-        # What only finds the cause stands behind what mends it.
         # What is for this system alone first.
-        ranked = sorted(zip(english, general.do), key=lambda both: (_is_check(both[0]), both[0][:9] != "@windows:"))
-        of_programs = (step for name in self.programs for step in kinds.advisors("program")[name].do[lang])
-        component = kinds.advisors("component")[match.component].do[lang] if match.component else ()
+        ranked = sorted(general.do, key=lambda step: not step.startswith("@windows:"))
+        component = kinds.components()[match.component][lang] if match.component else ()
         package = "" if cause else self._package(match, lang)
         # Known steps come before those of a component that is only suspected.
         first, last = (component, ()) if match.code == _UNKNOWN else ((), component)
-        general_steps = [fill(step, found, names, lang) for _, step in ranked]
-        if cause:
-            steps = [cause.do, *of_programs, *(() if cause.why else general_steps)]
-        else:
-            steps = [*filter(None, [package]), *of_programs, *first, *general_steps, *last]
+        general_steps = [fill(step, found, names, lang) for step in ranked]
+        steps = [cause.do] if cause else [*filter(None, [package]), *first, *general_steps, *last]
+        is_open = bool(general.check) and not (cause or package or is_asked)
+        check = general.check if is_open or is_asked else ""
         if len(judged) == 1 and not judged[0].proof:
             one = judged[0].cause
-            # First where what is known speaks for it.
-            is_likely = any(causes.holds([term], self.situation.facts) for term in one.facts)
-            steps.insert(
-                0 if is_likely else len(steps), f"{one.check}: {one.words[lang].means}: {one.words[lang].do}"
-            )
-        is_open = not (cause or package or is_asked) and bool(found.causes or " or " in general.why)
-        checks = [step for (one, _), step in zip(ranked, general_steps) if is_open and _is_check(one)]
-        check = next(iter(self._fitting(checks, lang)), "")
+            its = one.words[lang]
+            if judged[0].line:  # the log speaks for it alone
+                is_open, why, check, steps = True, its.why, f"{one.check}: {its.means}", [its.do, *steps]
+            else:
+                steps.append(f"{one.check}: {its.means}: {its.do}")
+        check = self.situation.advice(check, lang).replace("{library}", libraries.stem(match.text))
         if is_asked:
             steps = [*general_steps, *(one.words[lang].do for one in found.causes), *steps]
         return {
@@ -316,15 +309,14 @@ class Explanation:
             "package": package,
             "check": check,
             "open": is_open,
-            "do": _different(self._fitting((step for step in steps if more or step not in checks[:1]), lang)),
+            "do": _different(self._fitting(steps, lang)),
             "notes": self._fitting(notes, lang),
             "sources": [*found.sources, *(source for one in judged for source in one.cause.sources)],
         }
 
-    def _first(self, steps: list[str]) -> list[str]:
-        """The first steps that fit: one at least, three at most."""
+    def _first(self, steps: list[str], left: int) -> list[str]:
+        """The first steps that fit into that many characters: one at least, three at most."""
         chosen: list[str] = []
-        left = _LONGEST_ADVICE
         for step in steps:
             if len(chosen) < _MOST_STEPS and (not chosen or len(step) <= left):
                 chosen.append(step)
@@ -347,10 +339,6 @@ class Explanation:
         """Whether ``step`` is not for a program that the log does not name."""
         match = _OF_A_PROGRAM.match(CONDITION.sub("", step))
         return not match or not self.words or any(match[1].lower() in word for word in self.words)
-
-
-def _is_check(step: str) -> bool:
-    return bool(_CHECKS.match(CONDITION.sub("", step)))
 
 
 def _is_of(name: str, family: str, words: EntryText) -> bool:

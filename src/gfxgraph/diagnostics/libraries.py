@@ -38,7 +38,8 @@ def _tables() -> dict[str, Any]:
 
 
 def advice(line: str, systems: frozenset[str], lang: str, *, has_rocm_torch: bool = False) -> str:
-    """The command that installs the file that ``line`` says is missing; '' if it names none or none of ours."""
+    """The command that installs the file that ``line`` says is missing; '' if it names none or none of ours, or the
+    file may be there in another version."""
     if "missing" not in kinds.of(line):
         return ""
     plain, of_cuda = _WORDS[lang]
@@ -48,6 +49,8 @@ def advice(line: str, systems: frozenset[str], lang: str, *, has_rocm_torch: boo
             if has_rocm_torch:
                 return _OF_AN_EXTENSION[lang].format(file=file)
             return of_cuda.format(command=_CUDA, file=file) if "windows" not in systems else ""
+        if ".so." in name and name.startswith(tuple(_tables()["numbered"])):
+            return ""
         if "windows" in systems:
             if row := _row("windows", name) or _row("windows", name.removeprefix("lib")):
                 return plain.format(command=row[1], file=file)
@@ -58,6 +61,11 @@ def advice(line: str, systems: frozenset[str], lang: str, *, has_rocm_torch: boo
         if package and not ("pip" in systems and has_rocm_torch and not package.startswith("lib")):
             return plain.format(command=f"{_INSTALL[manager]} {package}", file=file)
     return ""
+
+
+def stem(line: str) -> str:
+    """The name of the first library in ``line``, up to ``.so``."""
+    return next((file.partition(".so")[0] for file in _FILES.findall(line[:_LONGEST]) if ".so" in file), "lib")
 
 
 def _row(table: str, name: str) -> list[str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gfxgraph import config
 from gfxgraph.diagnostics import explain as words
 from gfxgraph.diagnostics import hooks
-from gfxgraph.diagnostics.causes import values
+from gfxgraph.diagnostics.causes import numbers, values
 from gfxgraph.diagnostics.explanation import Explanation
 from gfxgraph.diagnostics.situation import APUS, Situation
 
@@ -101,6 +101,8 @@ def _with_device(found: Explanation, facts: Mapping[str, object] | None) -> Expl
         facts = _facts_of(found) if "windows" not in conditions else {}
     of_text: dict[str, object] = {"gpu.arch": [said.arch], "gpu.seen_as": [said.arch]} if said.arch else {}
     facts = {**of_text, **said.facts, **facts}
+    if majors := {str(numbers(one)[0]) for one in values(facts, "rocm.versions") if numbers(one)}:
+        facts["rocm.majors"] = sorted(majors)
     situation = Situation(arch, override, frozenset(conditions), facts)
     return _with_bad_versions(replace(found, families=families, situation=situation))
 

@@ -25,7 +25,7 @@ class EntryText(NamedTuple):
 
     ``seen`` replaces what, why and do if the condition was recognised in a third party's
     output, so that the fields of our own exception are unknown. ``check`` is the command that decides between the
-    causes of a condition that has several, with what its outcome means.
+    causes of a condition that has several, with what its outcome means; the first one that is for this system.
     """
 
     title: str
@@ -34,7 +34,7 @@ class EntryText(NamedTuple):
     do: tuple[str, ...]
     notes: Mapping[str, str] = MappingProxyType({})
     seen: EntryText | None = None
-    check: str = ""
+    check: tuple[str, ...] = ()
 
 
 class Condition(NamedTuple):
@@ -93,5 +93,6 @@ def parse(table: Mapping[str, Any]) -> Condition:
 def _text(table: Mapping[str, Any]) -> EntryText:
     do = [table["do"]] if isinstance(table["do"], str) else table["do"]
     seen = _text({"title": table["title"], **table["seen"]}) if "seen" in table else None
-    notes, check = dict(table.get("notes", {})), table.get("check", "")
-    return EntryText(table["title"], table["what"], table["why"], tuple(do), notes, seen, check)
+    notes, check = dict(table.get("notes", {})), table.get("check", ())
+    checks = (check,) if isinstance(check, str) else tuple(check)
+    return EntryText(table["title"], table["what"], table["why"], tuple(do), notes, seen, checks)

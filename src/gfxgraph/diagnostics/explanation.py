@@ -290,8 +290,9 @@ class Explanation:
         first, last = (component, ()) if match.code == _UNKNOWN else ((), component)
         general_steps = [fill(step, found, names, lang) for step in ranked]
         steps = [cause.do] if cause else [*filter(None, [package]), *first, *general_steps, *last]
-        is_open = bool(general.check) and not (cause or package or is_asked)
-        check = general.check if is_open or is_asked else ""
+        check = next(filter(None, (self.situation.advice(one, lang) for one in general.check)), "")
+        is_open = bool(check) and not (cause or package or is_asked)
+        check = check if is_open or is_asked else ""
         if len(judged) == 1 and not judged[0].proof:
             one = judged[0].cause
             its = one.words[lang]
@@ -299,7 +300,7 @@ class Explanation:
                 is_open, why, check, steps = True, its.why, f"{one.check}: {its.means}", [its.do, *steps]
             else:
                 steps.append(f"{one.check}: {its.means}: {its.do}")
-        check = self.situation.advice(check, lang).replace("{library}", libraries.stem(match.text))
+        check = self.situation.named(check, lang).replace("{library}", libraries.stem(match.text))
         if is_asked:
             steps = [*general_steps, *(one.words[lang].do for one in found.causes), *steps]
         return {

@@ -49,7 +49,8 @@ def steps(path):
         for words in (table[lang], table[lang].get("seen", {})):
             do = words.get("do", [])
             yield from [do] if isinstance(do, str) else do
-            yield from [*words.get("notes", {}).values(), words.get("check", "")]
+            check = words.get("check", [])
+            yield from [*words.get("notes", {}).values(), *([check] if isinstance(check, str) else check)]
         yield from (cause[lang]["do"] for cause in table.get("cause", []))
 
 

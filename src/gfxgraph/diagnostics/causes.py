@@ -129,8 +129,13 @@ def values(facts: Facts, name: str) -> list[str]:
 
 def shown(terms: Iterable[str], facts: Facts) -> str:
     """The facts that ``terms`` are about, with their values."""
-    names = dict.fromkeys(name for term in terms for name in re.findall(r"[a-z]\w*(?:\.\w+)+", term))
-    return "; ".join(f"{name}: {' '.join(found[:8])}" for name in names if (found := values(facts, name)))
+    named = ((name, values(facts, name)) for name in sorted(names_in(terms)))
+    return "; ".join(f"{name}: {' '.join(found[:8])}" for name, found in named if found)
+
+
+def names_in(terms: Iterable[str]) -> set[str]:
+    """The names of the facts that ``terms`` are about."""
+    return {name for term in terms for name in re.findall(r"\b[a-z]\w*(?:\.[a-z]\w*)+", term)}
 
 
 def numbers(version: object) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ _BOTH = {
     "undecided": ("the log does not decide between", "日志不足以判断是以下哪一种："),
     "check": ("check: {check}", "检查：{check}"),
     "may be": ("the log does not decide; it may be: ", "日志不足以判断；可能的原因："),
+    "open": ("the log does not decide", "日志不足以判断"),
     "open check": ("check: ", "检查："),
     "try": ("try:  ", "尝试："),
     "means": ("   {means}", "   {means}"),
@@ -48,7 +49,6 @@ _BOTH = {
 _WORDS = {lang: {key: both[n] for key, both in _BOTH.items()} for n, lang in enumerate(("en", "zh"))}
 
 _UNKNOWN = "not_in_catalogue"
-_NOT_TORCH = ("jax", "xla", "tensorflow", "onnxruntime", "llama", "ggml", "ctranslate2", "clinfo", "rocminfo")
 _LONGEST_ADVICE, _SHORT_ADVICE, _LONGEST_SEEN, _MOST_STEPS, _MOST_OTHERS = 340, 200, 120, 3, 2
 _OF_A_PROGRAM = re.compile(
     r"(vLLM|SGLang|ComfyUI|TensorFlow|JAX|ollama|llama\.cpp|LM Studio|Blender|Lemonade|whisper)\b[^:：]{0,30}[:：]",
@@ -153,6 +153,8 @@ class Explanation:
                 )
                 label = words["proved"] if proof == "machine" else words["may be"] if parts["open"] else why
                 lines.append(_indent(label, parts["why"] + shown))
+            elif parts["open"]:
+                lines.append(_indent("", words["open"]))
             if parts["check"]:
                 lines.append(_indent(words["open check"], parts["check"]))
             label, most = (words["try"], _SHORT_ADVICE) if parts["open"] else (do, _LONGEST_ADVICE)
@@ -185,10 +187,9 @@ class Explanation:
         """Whether a cause is one for this system, and not of a program or a GPU that nothing here names."""
         if not self.situation.advice(cause.where + cause.words["en"].do):
             return False
-        unknown = {term.split()[0] for term in cause.facts} - self.situation.facts.keys()
+        unknown = causes.names_in(cause.facts) - self.situation.facts.keys()
         packages = {name[8:].rstrip("s") for name in unknown if name.startswith("package.")}
-        is_of_torch = any(name.startswith("torch.") for name in unknown)
-        if is_of_torch and self._names(*_NOT_TORCH) and not self._names("torch"):
+        if any(name.startswith("torch.") for name in unknown) and not self._names("torch"):
             return False
         return "gpu.arch" not in unknown and all(map(self._names, packages))
 
@@ -291,7 +292,7 @@ class Explanation:
         general_steps = [fill(step, found, names, lang) for step in ranked]
         steps = [cause.do] if cause else [*filter(None, [package]), *first, *general_steps, *last]
         check = next(filter(None, (self.situation.advice(one, lang) for one in general.check)), "")
-        is_open = bool(check) and not (cause or package or is_asked)
+        is_open = bool(general.check) and not (cause or package or is_asked)
         check = check if is_open or is_asked else ""
         if len(judged) == 1 and not judged[0].proof:
             one = judged[0].cause
@@ -306,7 +307,7 @@ class Explanation:
         return {
             "title": words.title,
             "what": fill(general.what, found, names, lang),
-            "why": self.situation.named(fill(why, found, names, lang), lang),
+            "why": self.situation.advice(fill(why, found, names, lang), lang),
             "package": package,
             "check": check,
             "open": is_open,

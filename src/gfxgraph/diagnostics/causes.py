@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Facts = Mapping[str, object]
-MOST = 6
-"""Causes that a class may have."""
 LISTED = 2
 """Causes that an answer lists; more of them are the class's own reason and check."""
 _NEAR = 8  # lines
@@ -59,15 +57,12 @@ class PossibleCause(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A cause with what shows it: ``proof`` is "log", "machine", or '' if it is neither proved nor excluded.
-
-    ``speaks`` is 0 if its expression or all its facts are there, 1 if some fact is, 2 if nothing is known of it.
-    """
+    """A cause with what shows it: ``proof`` is "log", "machine", or '' if it is neither proved nor excluded."""
 
     cause: PossibleCause
     proof: str
     line: int = 0
-    speaks: int = 0
+    rank: tuple[int, int] = (0, 0)
 
 
 @lru_cache(maxsize=1)
@@ -159,12 +154,11 @@ def judge(
     Args:
         causes: of the class.
         lines: by the number of a cause, the line of the log that its expression was found in.
-        root: the line that failed. A proof in it comes first, then the machine's, then the nearest one; what stands
-            far from it is only the log's surroundings.
+        root: the line that failed. A proof in it comes first, then the machine's, then the nearest one; none is far.
         facts: of the machine that failed, as far as known.
         fits: whether a cause can be one of this log: of its system, its program, its GPU.
     """
-    proved: list[tuple[tuple[int, int], Judged]] = []
+    proved: list[Judged] = []
     open_: list[Judged] = []
     for number, cause in enumerate(causes):
         so = holds(cause.facts, facts)
@@ -172,14 +166,12 @@ def judge(
         if so is False or not fits(cause):
             continue
         if number in lines and cause.decides and distance <= _NEAR:
-            proved.append(((2 if distance else 0, distance), Judged(cause, "log", lines[number])))
+            proved.append(Judged(cause, "log", lines[number], (2 if distance else 0, distance)))
         elif cause.facts and so and cause.decides:
-            proved.append(((1, -len(cause.facts)), Judged(cause, "machine")))
+            proved.append(Judged(cause, "machine", 0, (1, -len(cause.facts))))
         elif cause.check and (number in lines or cause.facts):
             known = any(holds([term], facts) for term in cause.facts)
             speaks = 0 if number in lines or (cause.facts and so) else 1 if known else _SILENT
-            open_.append(Judged(cause, "", lines.get(number, 0), speaks))
-    if proved:
-        return [judged for _, judged in sorted(proved, key=lambda both: both[0])]
-    likely = [judged for judged in open_ if judged.speaks < _SILENT]
-    return sorted(open_ if len(open_) <= most else likely, key=lambda judged: judged.speaks)
+            open_.append(Judged(cause, "", lines.get(number, 0), (speaks, 0)))
+    likely = [one for one in open_ if one.rank[0] < _SILENT]
+    return sorted(proved or (open_ if len(open_) <= most else likely), key=lambda one: one.rank)

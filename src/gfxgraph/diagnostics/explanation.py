@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 from gfxgraph.diagnostics import causes, kinds, libraries
 from gfxgraph.diagnostics.causes import Judged
-from gfxgraph.diagnostics.entries import EntryText, entry
+from gfxgraph.diagnostics.entries import Condition, EntryText, entry
 from gfxgraph.diagnostics.render import LABELS, fill, visible
 from gfxgraph.diagnostics.situation import CONDITION, Situation
 from gfxgraph.diagnostics.statuses import Status, every
@@ -21,7 +21,7 @@ _BOTH = {
     "proved": ("proved: ", "已证实："),
     "undecided": ("the log does not decide between", "日志不足以判断是以下哪一种："),
     "check": ("check: {check}", "检查：{check}"),
-    "may be": ("the log does not decide; it may be: ", "日志不足以判断；可能的原因："),
+    "may be": ("; it may be: {why}", "；可能的原因：{why}"),
     "open": ("the log does not decide", "日志不足以判断"),
     "open check": ("check: ", "检查："),
     "try": ("try:  ", "尝试："),
@@ -57,13 +57,26 @@ _OF_A_PROGRAM = re.compile(
 _SETTING = re.compile(r"\b[A-Z][A-Z0-9_]{5,}=[\w.:]+")
 
 
+class Parts(NamedTuple):
+    """What is said of one match. ``check`` decides between the causes where ``open``: then ``do`` may be tried."""
+
+    title: str
+    what: str
+    why: str
+    package: str
+    check: str
+    open: bool
+    do: list[str]
+    notes: list[str]
+    sources: list[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
     """One recognised condition: its code and, if it came from a log, the line and number of occurrences.
 
-    ``component`` is the part of ROCm named by an unknown sentence.
+    ``component`` is the part of ROCm named by an unknown sentence; ``is_by_form``: it was classified by its form.
     ``causes`` are those that the log shows, each with the line.
-    ``is_by_form`` means that the sentence is unknown and was classified by its form.
     """
 
     code: str
@@ -95,11 +108,9 @@ class Code(str):
 class Explanation:
     """What was recognised, the root cause first. False if there is nothing to explain.
 
-    ``situation`` is the GPU and system for which the advice is filled in.
-    ``families`` are the GPU families in play ("RDNA2"), from the log or from this machine: their
-    notes are shown. ``archs`` are the gfx targets named in the log, with their families, and ``words`` its words.
-    The situation's facts are those of the machine that failed. ``warned`` is what a program that went on
-    has warned of; then there are no matches.
+    ``situation`` is the GPU and system that advice is filled in for, with the facts of the machine that failed.
+    ``families`` are the GPU families in play ("RDNA2"), whose notes are shown; ``archs`` the gfx targets named in the
+    log, with theirs; ``words`` its words. ``warned`` is what a program has warned of that went on: no match then.
     """
 
     matches: tuple[Match, ...] = ()
@@ -137,42 +148,41 @@ class Explanation:
             return words["nothing"]
         root, *others = self.matches
         parts = self._parts(root, lang, more)
-        what, why, do, last = LABELS[lang]
-        lines = [f"{root.code}: {parts['title']}", *self._place(root, lang, 200 if more else _LONGEST_SEEN)]
-        judged = self.judged(root, everything=more)
-        if more:
-            lines.append(_indent(what, parts["what"]))
-        are_listed = len(judged) > 1 and not judged[0].proof and not parts["package"]
-        if are_listed:
-            lines += self._undecided(judged, lang, len(judged) if more else causes.LISTED)
-        if more or not are_listed:
-            proof = judged[0].proof if judged else ""
-            if parts["why"] and not parts["package"]:
-                shown = (
-                    f"   ({causes.shown(judged[0].cause.facts, self.situation.facts)})" if proof == "machine" else ""
-                )
-                label = words["proved"] if proof == "machine" else words["may be"] if parts["open"] else why
-                lines.append(_indent(label, parts["why"] + shown))
-            elif parts["open"]:
-                lines.append(_indent("", words["open"]))
-            if parts["check"]:
-                lines.append(_indent(words["open check"], parts["check"]))
-            label, most = (words["try"], _SHORT_ADVICE) if parts["open"] else (do, _LONGEST_ADVICE)
-            steps = parts["do"] if more else self._first(parts["do"], most)
-            lines += [_indent(label, "\n".join(steps))] if steps else []
+        lines = [f"{root.code}: {parts.title}", *self._place(root, lang, 200 if more else _LONGEST_SEEN)]
+        lines += [_indent(LABELS[lang][0], parts.what)] if more else []
+        lines += self._answer(parts, self.judged(root, everything=more), lang, more)
         if root.is_by_form:
             lines.append(_indent(words["note"], words["form"]))
         if more:
-            lines += [_indent(words["note"], note) for note in parts["notes"]]
+            lines += [_indent(words["note"], note) for note in parts.notes]
             statuses = [one for one in every() if one.entry == root.code and one != root.status]
             lines += [_indent(words["status"], _status(one, lang)) for one in statuses]
-            lines += [_indent(words["source"], source) for source in parts["sources"]]
+            lines += [_indent(words["source"], source) for source in parts.sources]
         else:
-            lines.append(_indent(last, f"gfxgraph explain {root.code}"))
+            lines.append(_indent(LABELS[lang][3], f"gfxgraph explain {root.code}"))
         lines += [
             _indent(words["also"], _brief(match, lang)) for match in others[: len(others) if more else _MOST_OTHERS]
         ]
         return "\n".join(lines)
+
+    def _answer(self, parts: Parts, judged: list[Judged], lang: str, more: bool) -> Iterator[str]:
+        """The cause that is proved and its fix, else what is left, the check that decides, and what may be tried."""
+        words, (_, why, do, _) = _WORDS[lang], LABELS[lang]
+        if len(judged) > 1 and not judged[0].proof and not parts.package:
+            yield from self._undecided(judged if more else judged[: causes.LISTED], lang)
+            if not more:
+                return
+        if parts.open:
+            yield _indent("", words["open"]) + (words["may be"].format(why=parts.why) if parts.why else "")
+        elif parts.why and not parts.package:
+            is_of_machine = judged and judged[0].proof == "machine"
+            shown = f"   ({causes.shown(judged[0].cause.facts, self.situation.facts)})" if is_of_machine else ""
+            yield _indent(words["proved"] if is_of_machine else why, parts.why + shown)
+        if parts.check:
+            yield _indent(words["open check"], parts.check)
+        steps = parts.do if more else self._first(parts.do, _SHORT_ADVICE if parts.open else _LONGEST_ADVICE)
+        if steps:
+            yield _indent(words["try"] if parts.open else do, "\n".join(steps))
 
     def judged(self, match: Match, *, everything: bool = False) -> list[Judged]:
         """The causes of ``match`` that are proved, or, if none is, those that are not excluded."""
@@ -193,14 +203,14 @@ class Explanation:
             return False
         return "gpu.arch" not in unknown and all(map(self._names, packages))
 
-    def _names(self, *programs: str) -> bool:
-        return any(program in word for word in self.words for program in programs)
+    def _names(self, program: str) -> bool:
+        return any(program in word for word in self.words)
 
-    def _undecided(self, judged: list[Judged], lang: str, most: int) -> Iterator[str]:
+    def _undecided(self, judged: list[Judged], lang: str) -> Iterator[str]:
         """The causes that are left, each with the command that decides and what follows."""
         words = _WORDS[lang]
         yield _indent("", words["undecided"])
-        for letter, one in zip("ABCDEFGH", judged[:most]):
+        for letter, one in zip("ABCDEFGHIJKLMNOP", judged):
             its = one.cause.words[lang]
             check = words["check"].format(check=self.situation.named(one.cause.check or "gfxgraph doctor", lang))
             yield _indent(f"{letter}  ", self.situation.named(its.why, lang))
@@ -223,6 +233,9 @@ class Explanation:
     def as_dict(self, lang: str = "") -> dict[str, object]:
         """Return plain data for JSON: ``code``, ``matches`` and the explanation."""
         lang = lang or self.lang
+        parts = self._parts(self.matches[0], lang) if self.matches else None
+        judged = self.judged(self.matches[0], everything=True) if self.matches else []
+        warned = self.warned[:1]
         return {
             "code": self.matches[0].code if self.matches else None,
             "matches": [
@@ -238,8 +251,20 @@ class Explanation:
                 }
                 for match in self.matches
             ],
-            "explanation": self._parts(self.matches[0], lang) if self.matches else None,
-            **self._decided(lang),
+            "explanation": parts and parts._asdict(),
+            "verdict": "failure" if self.matches else "warning" if warned else "nothing",
+            "warned": [{"code": match.code, "line": match.line, "text": match.text} for match in warned],
+            "causes": [
+                {
+                    "proved_by": one.proof or None,
+                    "line": one.line or None,
+                    **one.cause.words[lang]._asdict(),
+                    "check": one.cause.check or "gfxgraph doctor",
+                    "facts": list(one.cause.facts),
+                }
+                for one in judged
+            ],
+            "undecided": bool(parts and parts.open) or (len(judged) > 1 and not judged[0].proof),
             "facts": dict(self.situation.facts),
             "text": self.format(lang),
             "families": list(self.families),
@@ -247,74 +272,53 @@ class Explanation:
             "lang": lang,
         }
 
-    def _decided(self, lang: str) -> dict[str, object]:
-        judged = self.judged(self.matches[0], everything=True) if self.matches else []
-        is_open = bool(self.matches) and self._parts(self.matches[0], lang)["open"]
-        rows = [
-            {
-                "proved_by": one.proof or None,
-                "line": one.line or None,
-                **one.cause.words[lang]._asdict(),
-                "check": one.cause.check or "gfxgraph doctor",
-                "facts": list(one.cause.facts),
-            }
-            for one in judged
-        ]
-        warned = self.warned[:1]
-        return {
-            "verdict": "failure" if self.matches else "warning" if warned else "nothing",
-            "warned": [{"code": match.code, "line": match.line, "text": match.text} for match in warned],
-            "causes": rows,
-            "undecided": is_open or (len(judged) > 1 and not judged[0].proof),
-        }
-
-    def _parts(self, match: Match, lang: str, more: bool = False) -> dict[str, Any]:
+    def _parts(self, match: Match, lang: str, more: bool = False) -> Parts:
         found = entry(match.code)
         words = found.text(lang)
         general = words.seen or words
-        # Our own errors' texts contain values; here none are available, so field names are shown instead.
-        names = {name: f"<{name}>" for name in found.fields}
         is_asked = more and not match.text  # by its code, without a log
-        notes = [
-            f"{name}: {note}"
-            for name, note in words.notes.items()
-            if is_asked or name == self.situation.arch or any(_is_of(name, family, words) for family in self.families)
-        ]
         judged = [] if is_asked else self.judged(match)
         cause = judged[0].cause.words[lang] if judged and judged[0].proof else None
-        why = cause.why if cause else general.why
-        # What is for this system alone first.
-        ranked = sorted(general.do, key=lambda step: not step.startswith("@windows:"))
-        component = kinds.components()[match.component][lang] if match.component else ()
-        package = "" if cause else self._package(match, lang)
-        # Known steps come before those of a component that is only suspected.
-        first, last = (component, ()) if match.code == _UNKNOWN else ((), component)
-        general_steps = [fill(step, found, names, lang) for step in ranked]
-        steps = [cause.do] if cause else [*filter(None, [package]), *first, *general_steps, *last]
+        kind = self.situation.facts.get("torch.kind")
+        package = "" if cause else libraries.advice(match.text, self.situation.conditions, lang, str(kind))
+        why, steps = general.why, self._steps(match, found, general, lang)
         check = next(filter(None, (self.situation.advice(one, lang) for one in general.check)), "")
         is_open = bool(general.check) and not (cause or package or is_asked)
-        check = check if is_open or is_asked else ""
-        if len(judged) == 1 and not judged[0].proof:
-            one = judged[0].cause
-            its = one.words[lang]
+        if cause:
+            why, steps = cause.why, [cause.do]
+        elif is_asked:
+            steps += [one.words[lang].do for one in found.causes]
+        elif len(judged) == 1:
+            one, its = judged[0].cause, judged[0].cause.words[lang]
             if judged[0].line:  # the log speaks for it alone
                 is_open, why, check, steps = True, its.why, f"{one.check}: {its.means}", [its.do, *steps]
             else:
                 steps.append(f"{one.check}: {its.means}: {its.do}")
         check = self.situation.named(check, lang).replace("{library}", libraries.stem(match.text))
-        if is_asked:
-            steps = [*general_steps, *(one.words[lang].do for one in found.causes), *steps]
-        return {
-            "title": words.title,
-            "what": fill(general.what, found, names, lang),
-            "why": self.situation.advice(fill(why, found, names, lang), lang),
-            "package": package,
-            "check": check,
-            "open": is_open,
-            "do": _different(self._fitting(steps, lang)),
-            "notes": self._fitting(notes, lang),
-            "sources": [*found.sources, *(source for one in judged for source in one.cause.sources)],
-        }
+        return Parts(
+            words.title,
+            _plain(general.what, found, lang),
+            self.situation.advice(_plain(why, found, lang), lang),
+            package,
+            check if is_open or is_asked else "",
+            is_open,
+            self._fitting(filter(None, [package, *steps]), lang),
+            self._fitting(self._notes(words, is_asked), lang),
+            [*found.sources, *(source for one in judged for source in one.cause.sources)],
+        )
+
+    def _steps(self, match: Match, found: Condition, general: EntryText, lang: str) -> list[str]:
+        """The class's own steps, and those of the component, which come first where nothing else is known."""
+        # What is for this system alone first.
+        ranked = sorted(general.do, key=lambda step: not step.startswith("@windows:"))
+        own = [_plain(step, found, lang) for step in ranked]
+        component = kinds.components()[match.component][lang] if match.component else []
+        return [*component, *own] if match.code == _UNKNOWN else [*own, *component]
+
+    def _notes(self, words: EntryText, is_asked: bool) -> Iterator[str]:
+        for name, note in words.notes.items():
+            if is_asked or name == self.situation.arch or any(_is_of(name, one, words) for one in self.families):
+                yield f"{name}: {note}"
 
     def _first(self, steps: list[str], left: int) -> list[str]:
         """The first steps that fit into that many characters: one at least, three at most."""
@@ -331,16 +335,10 @@ class Explanation:
         other = [text for text in shown if not any(word.lower() in self.words for word in _SETTING.findall(text))]
         return other or shown
 
-    def _package(self, match: Match, lang: str) -> str:
-        has_rocm_torch = causes.values(self.situation.facts, "torch.kind") == ["rocm"]
-        if not match.text:
-            return ""
-        return libraries.advice(match.text, self.situation.conditions, lang, has_rocm_torch=has_rocm_torch)
-
     def _is_of_here(self, step: str) -> bool:
         """Whether ``step`` is not for a program that the log does not name."""
         match = _OF_A_PROGRAM.match(CONDITION.sub("", step))
-        return not match or not self.words or any(match[1].lower() in word for word in self.words)
+        return not match or not self.words or self._names(match[1].lower())
 
 
 def _is_of(name: str, family: str, words: EntryText) -> bool:
@@ -348,14 +346,9 @@ def _is_of(name: str, family: str, words: EntryText) -> bool:
     return name == (family if family in words.notes else family.rstrip("0123456789."))
 
 
-def _different(steps: Iterable[str]) -> list[str]:
-    """``steps`` without those that say what an earlier one says."""
-    kept: dict[str, str] = {}
-    for step in steps:
-        words = re.sub(r"[\s;；，,]+", "", step)
-        if not any(words in other or other in words for other in kept):
-            kept[words] = step
-    return list(kept.values())
+def _plain(text: str, found: Condition, lang: str) -> str:
+    """``text`` without values: our own errors' texts hold some, of which only the names are known here."""
+    return fill(text, found, {name: f"<{name}>" for name in found.fields}, lang)
 
 
 def _indent(label: str, text: str) -> str:

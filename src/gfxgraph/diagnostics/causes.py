@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Facts = Mapping[str, object]
-LISTED = 2
-"""Causes that an answer lists; more of them are the class's own reason and check."""
+LISTED = 2  # causes that an answer lists; of more the class's own reason and check are told
 _NEAR = 8  # lines
 _SILENT = 2  # nothing speaks for a cause
 _TERM = re.compile(r"([\w.-]+) (==|!=|<|>=|~|not_in) (.*)")

@@ -186,12 +186,14 @@ class Explanation:
 
     def judged(self, match: Match, *, everything: bool = False) -> list[Judged]:
         """The causes of ``match`` that are proved, or, if none is, those that are not excluded."""
-        situation = self.situation
-        if not match.text and not situation.facts:  # a code or a number: nothing has failed
+        if not match.text and not self.situation.facts:  # a code or a number: nothing has failed
             return []
-        found = (*entry(match.code).causes, *causes.of_machines(match.code), *self.bad_versions)
-        most = len(found) if everything else causes.LISTED
-        return causes.judge(found, match.causes, match.line, situation.facts, self._can_be, most)
+        known = entry(match.code)
+        found = (*known.causes, *causes.of_machines(match.code), *self.bad_versions)
+        # A list of those that nothing speaks for is never all there is: a check of the class's own is better.
+        general = known.text("en").seen or known.text("en")
+        most = len(found) if everything else 0 if general.check else causes.LISTED
+        return causes.judge(found, match.causes, match.line, self.situation.facts, self._can_be, most)
 
     def _can_be(self, cause: causes.PossibleCause) -> bool:
         """Whether a cause is one for this system, and not of a program or a GPU that nothing here names."""
@@ -337,8 +339,8 @@ class Explanation:
 
     def _is_of_here(self, step: str) -> bool:
         """Whether ``step`` is not for a program that the log does not name."""
-        match = _OF_A_PROGRAM.match(CONDITION.sub("", step))
-        return not match or not self.words or self._names(match[1].lower())
+        found = _OF_A_PROGRAM.match(CONDITION.sub("", step))
+        return not (found and self.words) or self._names(found[1].lower())
 
 
 def _is_of(name: str, family: str, words: EntryText) -> bool:

@@ -92,8 +92,7 @@ class Scanner:
             self._block(self._tail)
             self._n_lines += 1
             self._tail = b""
-        first = self._n_lines - len(self._end) + 1
-        self._note([*enumerate(self._head, 1), *enumerate(self._end, first)])
+        self._note([*enumerate(self._head, 1), *enumerate(self._end, self._n_lines - len(self._end) + 1)])
         self._combine()
 
     def _block(self, block: bytes) -> None:

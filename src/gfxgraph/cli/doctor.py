@@ -71,16 +71,16 @@ def command(
     Exit status: 0 no errors (with --selftest: every case passed, or was skipped with a reason), 1 errors, 2 gfxgraph
     cannot be used here. --allow-cuda, --simulate and --output go with --selftest.
     """
-    if selftest and is_native:
+    of_torch = ("allow_cuda", "simulate", "only", "cases")
+    if not selftest:
+        _refuse(ctx, ("out", "is_native", *of_torch), "goes with --selftest")
+    elif is_native:
+        _refuse(ctx, of_torch, "does not go with --native, which runs below torch, on the GPU that is there")
         raise SystemExit(_selftest.run_native(out, as_json=as_json))
-    if selftest:
-        status = _selftest.run(
-            out, as_json=as_json, simulate=simulate, allow_cuda=allow_cuda, only=only, module=cases
+    else:
+        raise SystemExit(
+            _selftest.run(out, as_json=as_json, simulate=simulate, allow_cuda=allow_cuda, only=only, module=cases)
         )
-        raise SystemExit(status)
-    for name in ("out", "is_native", "allow_cuda", "simulate", "only", "cases"):
-        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name.removeprefix('is_').replace('_', '-')} goes with --selftest", ctx)
     lang = config.language_of()
     found = []
     with _contract.working("doctor"):
@@ -108,6 +108,13 @@ def command(
         sys.stdout.flush()
         os._exit(status)
     raise SystemExit(status)
+
+
+def _refuse(ctx: click.Context, names: tuple[str, ...], why: str) -> None:
+    """Raise a usage error where the command line gives an option that makes no sense beside the others."""
+    for name in names:
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.removeprefix('is_').replace('_', '-')} {why}", ctx)
 
 
 def report(environment: Environment, found: list[CheckResult]) -> dict[str, Any]:

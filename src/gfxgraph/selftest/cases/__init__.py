@@ -3,7 +3,7 @@
 Each runs in a process of its own and compares with eager execution. The first line of a docstring is the
 fact, as the report and the terminal show it. A new case is a function in the file of its theme.
 
-    captures.py     captures and their replays: state, pools, streams, threads, nesting, random numbers
+    captures.py     captures and their replays: state, pools, streams, random numbers
     values_on_host.py  values that reach the host inside a capture, and waits
     failing_captures.py  captures that fail, replays that are checked
     networks.py     decoding, training, the libraries

@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import results
 
 from gfxgraph.selftest.native import scenarios
 
@@ -76,29 +75,9 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 @pytest.fixture(scope="session", autouse=True)
 def summary() -> Iterator[None]:
     """Write what was run and seen, where asked to."""
-    begin = time.time()
     yield
-    where = os.environ.get("GFXGRAPH_EMULATOR_RESULTS")
-    if not where or not _outcomes:
-        return
-    commit = subprocess.run(
-        ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
-    identity = _outcomes.get("identity", {}).get("facts", {})
-    report = {
-        "what": "driver room against libamdhip64",
-        "device": f"{ARCH} emulated",
-        "hip": identity.get("hip"),
-        "missing": identity.get("missing"),
-        "commit": commit,
-        "date": time.strftime("%Y-%m-%d"),
-        "host": platform.machine(),
-        "seconds": round(time.time() - begin),
-        "passed": sum(outcome["passed"] for outcome in _outcomes.values()),
-        "failed": sorted(name for name, outcome in _outcomes.items() if not outcome["passed"]),
-        "scenarios": {name: outcome["facts"] for name, outcome in sorted(_outcomes.items())},
-    }
-    Path(where).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    identity = _outcomes.get("identity", {}).get("facts") or {}
+    results.keep("hip_driver", "driver room against libamdhip64", identity.get("hip", "unknown"), _outcomes)
 
 
 @pytest.fixture(scope="session")

@@ -42,14 +42,9 @@ class Trial:
         gpu("hipEventRecord", self.ended, self.third)
         self.graph = driver.end_capture(self.third)
         self.graph_exec = driver.instantiate(self.graph)
-        self.module = self.load()
+        self.module = gpu.load()
         driver.synchronize_stream(self.stream)
         driver.synchronize_stream(self.side)
-
-    def load(self) -> c_void_p:
-        module = c_void_p()
-        self.gpu("hipModuleLoadData", byref(module), self.code)
-        return module
 
     def ask(self, symbol: str, *args: Any) -> int:
         """The status of a call; that work has not ended yet is an answer, no refusal."""

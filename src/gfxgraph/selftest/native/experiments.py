@@ -40,6 +40,7 @@ class CaptureBench:
         self.stream, self.other = gpu.stream(blocking), gpu.stream()
         self.a, self.b, self.c, self.spare = gpu.buffer(), gpu.buffer(), gpu.buffer(), gpu.buffer()
         self.host: object = None
+        self.module = gpu.load() if gpu.code_object else None
         self.event = gpu.event()
         self.ran: list[int] = []
         self.host_function = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: self.ran.append(1))
@@ -72,6 +73,17 @@ def device_synchronize(bench: CaptureBench) -> Seen:
 @experiment
 def synchronous_copy(bench: CaptureBench) -> Seen:
     return {"status": bench.gpu.status("hipMemcpy", bench.b, bench.a, c_size_t(NBYTES), 3)}
+
+
+@experiment
+def copy_with_stream(bench: CaptureBench) -> Seen:
+    given = (bench.b, bench.a, c_size_t(NBYTES), 3, bench.stream)
+    return {"status": bench.gpu.status("hipMemcpyWithStream", *given)}
+
+
+@experiment
+def module_unload(bench: CaptureBench) -> Seen:
+    return {"status": bench.gpu.status("hipModuleUnload", bench.module)}
 
 
 @experiment

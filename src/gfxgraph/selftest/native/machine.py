@@ -35,9 +35,9 @@ class HipCalls:
         self.hip = driver.table.found.handle
         self.stubs = ctypes.CDLL(kernels) if kernels else None
         self.functions: dict[str, int] = {}
+        self.code_object = code_object.encode()
         if code_object:
-            module = c_void_p()
-            self("hipModuleLoad", byref(module), code_object.encode())
+            module = self.load()
             for name in ("add_to", "times_two"):
                 function = c_void_p()
                 self("hipModuleGetFunction", byref(function), module, name.encode())
@@ -56,6 +56,12 @@ class HipCalls:
         status = int(self.hip[symbol](*wide))
         self.hip.hipGetLastError()
         return status
+
+    def load(self) -> c_void_p:
+        """The kernels once more, as a module of its own."""
+        module = c_void_p()
+        self("hipModuleLoad", byref(module), self.code_object)
+        return module
 
     def stream(self, blocking: bool = False) -> int:
         made = c_void_p()

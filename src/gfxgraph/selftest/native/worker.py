@@ -134,7 +134,7 @@ def main() -> None:
     waiting = [json.loads(line) for line in sys.stdin]
     waiting.reverse()
     running: list[_Running] = []
-    n_at_once = min(os.cpu_count() or 1, 8)
+    n_at_once = min(2 * (os.cpu_count() or 1), 8)  # half of a job is waiting for the runtime
     while waiting or running:
         while waiting and len(running) < n_at_once:
             running.append(_start(waiting.pop()))

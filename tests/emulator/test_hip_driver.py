@@ -30,6 +30,7 @@ HERE = Path(__file__).parent
 SOURCE = HERE.parent.parent / "src"
 ARCH = os.environ.get("GFXGRAPH_EMULATOR_ARCH", "gfx1030")
 TIMEOUT_S = 240
+ONE_JOB = str(HERE / "one_job.py")
 ATTEMPTS = 2
 
 
@@ -114,7 +115,7 @@ def test_on_real_hip(name: str, emulator: list[str], request: pytest.FixtureRequ
     """The scenario's own docstring states the fact."""
     files = request.getfixturevalue("kernels") if name in scenarios.NEED_KERNELS else ()
     _outcomes[name] = {"passed": False, "facts": None}
-    done = run(emulator, "-m", "gfxgraph.selftest.native.scenarios", name, *files)
+    done = run(emulator, ONE_JOB, "scenario", name, *files)
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"scenario"')]
     assert done.returncode == 0 and len(lines) == 1, f"exit {done.returncode}\n{done.stdout}{done.stderr}"
     _outcomes[name] = {"passed": True, "facts": json.loads(lines[0])["facts"]}

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import results
-from test_hip_driver import HERE, SOURCE, TIMEOUT_S, build, emulator, kernels, started  # noqa: F401
+from test_hip_driver import ONE_JOB, SOURCE, TIMEOUT_S, build, emulator, kernels, started  # noqa: F401
 
 from gfxgraph.selftest.native import experiments, scenarios
 
@@ -150,7 +150,7 @@ def test_what_a_capture_does_not_record_is_told(
     files = request.getfixturevalue("kernels") if name in NEED_KERNELS else ()
     key = f"{name}, mode {mode}"
     _outcomes[key] = {"passed": False}
-    command = ("-m", "gfxgraph.selftest.native.experiments", name, str(mode), *files)
+    command = (ONE_JOB, "experiment", name, str(mode), *files)
     line, report, stderr = run(emulator, preload, tmp_path, *command, **SETTINGS.get(name, {}))
     seen = line["seen"]
     _versions.add(".".join(map(str, line["hip"])))
@@ -198,7 +198,7 @@ def test_scenarios_run_the_same_under_the_library(
     """
     files = request.getfixturevalue("kernels") if name in scenarios.NEED_KERNELS else ()
     _outcomes[name] = {"passed": False}
-    _, report, _ = run(emulator, preload, tmp_path, "-m", "gfxgraph.selftest.native.scenarios", name, *files)
+    _, report, _ = run(emulator, preload, tmp_path, ONE_JOB, "scenario", name, *files)
     _outcomes[name] = {"passed": True, "calls": {k: v["calls"] for k, v in report.get("calls", {}).items()}}
 
 
@@ -217,8 +217,8 @@ def test_real_graphs_are_run_node_by_node(
         emulator,
         preload,
         tmp_path,
-        "-m",
-        "gfxgraph.selftest.native.scenarios",
+        ONE_JOB,
+        "scenario",
         name,
         *files,
         GFXGRAPH_PRELOAD_NODE_LIMIT="1",

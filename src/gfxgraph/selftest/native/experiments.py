@@ -1,20 +1,17 @@
 """Things done inside a capture, on real HIP under the preload library.
 
-Each experiment begins a capture, records one fill, does its thing, records another and ends. Printed:
+Each experiment begins a capture, records one fill, does its thing, records another and ends. Seen:
 what the calls answered, whether the stream works afterwards, and what a replay did.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import byref, c_size_t, c_void_p
 from typing import Any
 
-from gfxgraph.driver import locate
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.selftest.native.machine import NBYTES, HipCalls
 
@@ -373,13 +370,3 @@ def perform(driver: GraphDriver, gpu: HipCalls, name: str, mode: int) -> Seen:
     gpu.status("hipStreamSynchronize", bench.stream)
     seen["stream works"] = gpu.read(bench.a) == 0x05050505
     return seen
-
-
-def main(name: str, mode: str, kernels: str = "", code_object: str = "") -> None:
-    driver = locate("hip")
-    seen = perform(driver, HipCalls(driver, kernels, code_object), name, int(mode))
-    print(json.dumps({"experiment": name, "mode": int(mode), "hip": driver.version, "seen": seen}), flush=True)  # noqa: T201
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from ctypes import byref, c_int, create_string_buffer
+from ctypes import create_string_buffer
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,17 +54,13 @@ def perform(job: Job) -> dict[str, Any]:
 
 def _identity(driver: GraphDriver, job: Job) -> dict[str, Any]:
     """Runtime and device, and the kernels compiled for it into the file ``code``."""
-    gpu = HipCalls(driver)
-    count, text = c_int(), create_string_buffer(8192)
-    gpu("hipGetDeviceCount", byref(count))
-    gpu("hipDeviceGetName", text, 256, 0)
-    found: dict[str, Any] = {"hip": ".".join(map(str, driver.version)), "devices": count.value, "name": text.value.decode()}
+    gpu, text = HipCalls(driver), create_string_buffer(8192)
+    found = scenarios.SCENARIOS["identity"](driver, gpu)
     symbol = "hipGetDevicePropertiesR0600" if hasattr(gpu.hip, "hipGetDevicePropertiesR0600") else "hipGetDeviceProperties"
     gpu(symbol, text, 0)
     # The struct differs between releases; what looks like an architecture in it is one.
     arch = re.search(rb"gfx[0-9a-f]{3,5}(:[\w:+-]*)?", text.raw)
     found["arch"] = arch[0].decode() if arch else ""
-    found["missing"] = sorted(driver.missing)
     files.write(Path(job["code"]), hiprtc.compile_kernel(driver.table.found, KERNELS, found["arch"]))
     return found
 

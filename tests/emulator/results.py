@@ -63,8 +63,11 @@ def keep(
     before = runs.get(hip, {})
     ours = before.get("outcomes", {}) | {each: dict(told) for each, told in outcomes.items() if each not in controls}
     theirs = before.get("controls", {}) | {each: dict(told) for each, told in outcomes.items() if each in controls}
+    said = versions()
+    if said["command"] not in before.get("command", ""):  # several runs may make one file
+        said["command"] = "; ".join(filter(None, (before.get("command"), said["command"])))
     runs[hip] = {
-        **versions(),
+        **said,
         **more,
         "passed": sum(told["passed"] for told in ours.values()),
         "failed": sorted(each for each, told in ours.items() if not told["passed"]),

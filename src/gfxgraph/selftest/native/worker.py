@@ -43,8 +43,7 @@ def perform(job: Job) -> dict[str, Any]:
         return _identity(driver, job)
     gpu = HipCalls(driver, "", job["code"])
     if job["kind"] == "cell":
-        code = Path(job["code"]).read_bytes()
-        return capture_table.measure(driver, gpu, code, job["name"], job["mode"])
+        return capture_table.measure(driver, gpu, job["name"], job["mode"])
     if job["kind"] == "scenario":
         return scenarios.SCENARIOS[job["name"]](driver, gpu)
     if job["kind"] == "experiment":

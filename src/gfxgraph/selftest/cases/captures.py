@@ -65,6 +65,25 @@ def side_streams(bench: Bench) -> None:
     bench.follows_eager(body, [x])
 
 
+# -- sizes that the values decide -----------------------------------------------------------------------------------
+
+
+@case()
+def nonzero(bench: Bench) -> None:
+    """nonzero() and a boolean mask replay like eager, whatever the size of the result."""
+    x = torch.arange(16.0, device="cuda") - 4
+
+    def body() -> tuple[Tensor, Tensor, Tensor]:
+        y = x * 2
+        y[x < 0] = 7.0
+        return (x > 0).nonzero() * 2, x[x > 0] + 1, y
+
+    graph, y = bench.follows_eager(body, [x], refill=lambda: x.copy_(x.roll(3)))
+    x.fill_(1)
+    graph.replay()
+    same(y, body(), "the replay and eager execution")
+
+
 # -- random numbers ----------------------------------------------------------------------------------------------
 
 

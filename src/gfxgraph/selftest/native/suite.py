@@ -72,7 +72,9 @@ class NativeSuite:
         plain += [{"kind": "scenario", "name": name} for name in sorted(SCENARIOS.keys() - NEED_A_COMPILER - {"identity"})]
         yield from self._keep(plain + streams)
         if self.preload is not None:
-            names = sorted(EXPERIMENTS.keys() - NEED_A_COMPILER)
+            _, known = nearest(self.device.get("hip", ""))
+            quiet = {name for name, row in known.items() if not any("refuses" in said for said in row.values())}
+            names = sorted(EXPERIMENTS.keys() - NEED_A_COMPILER - quiet)
             done = [{"kind": "experiment", "name": name, "mode": mode} for name in names for mode in modes]
             yield from self._keep(done + [{**job, "how": "plain"} for job in streams], True)
 

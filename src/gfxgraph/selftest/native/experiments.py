@@ -116,28 +116,8 @@ def end_from_another_thread(trial: Trial) -> int:
 
 
 @experiment
-def memory_information(trial: Trial) -> int:
-    return trial.ask("hipMemGetInfo", byref(c_size_t()), byref(c_size_t()))
-
-
-@experiment
-def new_stream(trial: Trial) -> int:
-    return trial.ask("hipStreamCreate", byref(c_void_p()))
-
-
-@experiment
-def new_event(trial: Trial) -> int:
-    return trial.ask("hipEventCreate", byref(c_void_p()))
-
-
-@experiment
 def pageable_copy(trial: Trial) -> int:
     return trial.ask("hipMemcpyAsync", trial.b, trial.host, c_size_t(NBYTES), 1, trial.stream)
-
-
-@experiment
-def device_properties(trial: Trial) -> int:
-    return trial.ask("hipGetDeviceProperties", ctypes.create_string_buffer(8192), 0)
 
 
 @experiment

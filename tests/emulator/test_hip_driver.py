@@ -6,7 +6,7 @@ and what it cannot: faults, timing and concurrency are the emulator's own, not A
 
 GFXGRAPH_EMULATOR_ARCH     of the emulated GPU, gfx1030 by default
 GFXGRAPH_EMULATOR_CONFIG   description of the GPU, instead of the installed one of that architecture
-GFXGRAPH_EMULATOR_RESULTS  file to write the run's summary to
+GFXGRAPH_EMULATOR_RESULTS  folder for the result files (results.py)
 """
 
 from __future__ import annotations

@@ -549,7 +549,7 @@ def a_kernel_that_does_not_compile(driver: GraphDriver, gpu: HipCalls) -> Facts:
 def a_part_of_a_workgroup(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """hipExtModuleLaunchKernel counts threads: eagerly 4 of a workgroup of 64 run, and in a graph not 4.
 
-    HIP 6.4.3 refuses the launch in a capture; 7.15 takes it, and each replay runs all 64. The adapter of MIGraphX,
+    HIP 6.4.3 refuses the launch in a capture; 7.2.4 takes it, and each replay runs all 64. The adapter of MIGraphX,
     whose programs launch so, makes no graph of one that has such a launch.
     """
     out, source, stream = gpu.buffer(), gpu.buffer(1), gpu.stream()

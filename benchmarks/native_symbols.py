@@ -66,7 +66,7 @@ def coverage(build: Path) -> dict[str, Any]:
         "functions": len(kinds),
         **{kind: kinds.count(kind) for kind in ("mapped", "bridged", "refused")},
         "genuine": libraries,
-        "absent_in_hip": {version: run["scenarios"]["compat"]["absent"] for version, run in runs.items()},
+        "absent_in_hip": {version: run["outcomes"]["compat"]["facts"]["absent"] for version, run in runs.items()},
     }
 
 

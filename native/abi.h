@@ -27,6 +27,7 @@ using hipGraphExec_t = struct hipGraphExec *;
 using hipFunction_t = struct ihipModuleSymbol_t *;
 using hipKernel_t = struct ihipKernel_t *;
 using hipLibrary_t = struct ihipLibrary_t *;
+using hipModule_t = struct ihipModule_t *;
 using hipUserObject_t = struct hipUserObject *;
 using hipCtx_t = struct ihipCtx_t *;
 using hipArray_t = struct hipArray *;

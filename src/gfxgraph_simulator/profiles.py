@@ -21,6 +21,7 @@ from gfxgraph.errors import SimulatorError
 
 MODES = ("global", "thread_local", "relaxed")
 ALIASES = {"hip": "hip-7.2"}
+_FOLDER = Path(__file__).parent / "profiles"
 _RULE = re.compile(r"^(records|runs|refuses (\d+)( and invalidates)?)$")
 
 
@@ -71,7 +72,7 @@ class Profile:
 
 def names() -> list[str]:
     """Names of all profiles, aliases included."""
-    return sorted([path.stem for path in _folder().glob("*.toml")] + list(ALIASES))
+    return sorted([path.stem for path in _FOLDER.glob("*.toml")] + list(ALIASES))
 
 
 @functools.cache
@@ -81,22 +82,16 @@ def load(name: str) -> Profile:
     Raises:
         SimulatorError: `simulator_unknown_profile`.
     """
-    path = _folder() / f"{ALIASES.get(name, name)}.toml"
+    path = _FOLDER / f"{ALIASES.get(name, name)}.toml"
     if not path.is_file():
         raise SimulatorError("simulator_unknown_profile", profile=name, known=", ".join(names()))
     return _parse(_read(path))
 
 
-def _folder() -> Path:
-    return Path(__file__).parent / "profiles"
-
-
 def _read(path: Path) -> dict[str, Any]:
     table = tomllib.loads(path.read_text("utf-8"))
     parent = table.pop("extends", None)
-    if parent is None:
-        return table
-    return _overlay(_read(path.with_name(f"{parent}.toml")), table)
+    return table if parent is None else _overlay(_read(path.with_name(f"{parent}.toml")), table)
 
 
 def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -124,18 +119,13 @@ def _parse(table: dict[str, Any]) -> Profile:
         joins_make_no_fork=table.get("joins_make_no_fork", False),
         guards_memcpy_and_sync=table["guards_memcpy_and_sync"],
         ends_a_capture_once=table.get("ends_a_capture_once", False),
-        calls={call: _row(row) for call, row in table["calls"].items()},
+        calls={k: {m: _rule(row.get(m) or row["all"]) for m in MODES} for k, row in table["calls"].items()},
     )
-
-
-def _row(row: dict[str, str]) -> dict[str, CallRule]:
-    return {mode: _rule(row[mode] if mode in row else row["all"]) for mode in MODES}
 
 
 def _rule(text: str) -> CallRule:
     match = _RULE.match(text)
     if match is None:
         raise ValueError(f"not a rule: {text!r}")
-    if match[2]:
-        return CallRule(code=int(match[2]), invalidates=bool(match[3]))
-    return CallRule(records=match[1] == "records")
+    records = match[1] == "records"
+    return CallRule(code=int(match[2]), invalidates=bool(match[3])) if match[2] else CallRule(records=records)

@@ -6,14 +6,13 @@ With another HIP first in LD_LIBRARY_PATH the same tests run against that one.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import c_api_scenarios
 import pytest
+import results
 from test_hip_driver import ARCH, HERE, TIMEOUT_S, build, emulator, kernels, run  # noqa: F401
 
 pytestmark = [pytest.mark.emulator, pytest.mark.timeout(TIMEOUT_S + 30)]
@@ -24,28 +23,10 @@ _versions: set[int] = set()
 
 @pytest.fixture(scope="session", autouse=True)
 def c_api_summary() -> Iterator[None]:
-    """Write what was run and seen, next to the driver room's file, where asked to."""
+    """Write what was run and seen, where asked to."""
     yield
-    where = os.environ.get("GFXGRAPH_EMULATOR_RESULTS")
-    if not where or not _outcomes:
-        return
-    commit = subprocess.run(
-        ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
-    path = Path(where).with_name("emulator_c_api.json")
-    runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else {}
-    runs[",".join(map(str, sorted(_versions)))] = {
-        "commit": commit,
-        "passed": sum(outcome["passed"] for outcome in _outcomes.values()),
-        "failed": sorted(name for name, outcome in _outcomes.items() if not outcome["passed"]),
-        "scenarios": {name: outcome["facts"] for name, outcome in sorted(_outcomes.items())},
-    }
-    report = {
-        "what": "C API and CUDA compat library on libamdhip64, by its version number",
-        "device": f"{ARCH} emulated",
-        "runs": dict(sorted(runs.items())),
-    }
-    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    what = "C API and CUDA compat library on libamdhip64, by its version number"
+    results.keep("c_api", what, " ".join(map(str, sorted(_versions))), _outcomes)
 
 
 @pytest.mark.parametrize("name", sorted(c_api_scenarios.SCENARIOS))

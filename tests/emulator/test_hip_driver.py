@@ -6,24 +6,23 @@ and what it cannot: faults, timing and concurrency are the emulator's own, not A
 
 GFXGRAPH_EMULATOR_ARCH     of the emulated GPU, gfx1030 by default
 GFXGRAPH_EMULATOR_CONFIG   description of the GPU, instead of the installed one of that architecture
-GFXGRAPH_EMULATOR_RESULTS  file to write the run's summary to
+GFXGRAPH_EMULATOR_RESULTS  folder for the result files (results.py)
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import results
 
 from gfxgraph.selftest.native import scenarios
 
@@ -31,6 +30,7 @@ HERE = Path(__file__).parent
 SOURCE = HERE.parent.parent / "src"
 ARCH = os.environ.get("GFXGRAPH_EMULATOR_ARCH", "gfx1030")
 TIMEOUT_S = 240
+ONE_JOB = str(HERE / "one_job.py")
 ATTEMPTS = 2
 
 
@@ -76,29 +76,9 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 @pytest.fixture(scope="session", autouse=True)
 def summary() -> Iterator[None]:
     """Write what was run and seen, where asked to."""
-    begin = time.time()
     yield
-    where = os.environ.get("GFXGRAPH_EMULATOR_RESULTS")
-    if not where or not _outcomes:
-        return
-    commit = subprocess.run(
-        ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
-    identity = _outcomes.get("identity", {}).get("facts", {})
-    report = {
-        "what": "driver room against libamdhip64",
-        "device": f"{ARCH} emulated",
-        "hip": identity.get("hip"),
-        "missing": identity.get("missing"),
-        "commit": commit,
-        "date": time.strftime("%Y-%m-%d"),
-        "host": platform.machine(),
-        "seconds": round(time.time() - begin),
-        "passed": sum(outcome["passed"] for outcome in _outcomes.values()),
-        "failed": sorted(name for name, outcome in _outcomes.items() if not outcome["passed"]),
-        "scenarios": {name: outcome["facts"] for name, outcome in sorted(_outcomes.items())},
-    }
-    Path(where).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    identity = _outcomes.get("identity", {}).get("facts") or {}
+    results.keep("hip_driver", "driver room against libamdhip64", identity.get("hip", "unknown"), _outcomes)
 
 
 @pytest.fixture(scope="session")
@@ -135,7 +115,7 @@ def test_on_real_hip(name: str, emulator: list[str], request: pytest.FixtureRequ
     """The scenario's own docstring states the fact."""
     files = request.getfixturevalue("kernels") if name in scenarios.NEED_KERNELS else ()
     _outcomes[name] = {"passed": False, "facts": None}
-    done = run(emulator, "-m", "gfxgraph.selftest.native.scenarios", name, *files)
+    done = run(emulator, ONE_JOB, "scenario", name, *files)
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"scenario"')]
     assert done.returncode == 0 and len(lines) == 1, f"exit {done.returncode}\n{done.stdout}{done.stderr}"
     _outcomes[name] = {"passed": True, "facts": json.loads(lines[0])["facts"]}

@@ -25,7 +25,7 @@ def test_amds_graph_tests_say_the_same(emulator: list[str], preload: Path, tmp_p
     if not programs:
         pytest.skip("needs AMD's graph tests: GFXGRAPH_HIP_TESTS names what `hip_tests.py build` made")
     where = os.environ.get("GFXGRAPH_EMULATOR_RESULTS")
-    out = Path(where).with_name("emulator_hip_tests.json") if where else tmp_path / "hip_tests.json"
+    out = Path(where) / "emulator_hip_tests.json" if where else tmp_path / "hip_tests.json"
     figures = hip_tests.write(programs.split(os.pathsep), preload, out, LIMIT_S)
     assert figures["decided"] > 0, figures
     assert figures["differ"] == {}

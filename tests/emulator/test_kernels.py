@@ -8,16 +8,14 @@ Needs Triton beside torch (pip install triton==3.8.0; 3.9 refuses gfx1030), in a
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import results
 from test_hip_driver import ARCH, HERE, TIMEOUT_S, emulator, run  # noqa: F401
 
 np = pytest.importorskip("numpy")
@@ -48,33 +46,18 @@ _versions: set[str] = set()
 
 @pytest.fixture(scope="module", autouse=True)
 def kernel_summary() -> Iterator[None]:
-    """Write what was run and seen, next to the driver room's file, where asked to."""
+    """Write what was run and seen, where asked to."""
     yield
-    where = os.environ.get("GFXGRAPH_EMULATOR_RESULTS")
-    if not where or not _outcomes:
-        return
-    commit = subprocess.run(["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    path = Path(where).with_name("emulator_kernels.json")
-    runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else {}
-    version = f"{' '.join(sorted(_versions))}, {ARCH}"
-    cases = runs.get(version, {}).get("cases", {}) | _outcomes
-    runs[version] = {
-        "commit": commit.stdout.strip(),
-        "date": time.strftime("%Y-%m-%d"),
-        "passed": sum(outcome["passed"] for outcome in cases.values()),
-        "failed": sorted(name for name, outcome in cases.items() if not outcome["passed"]),
-        "cases": cases,
-    }
-    report = {
-        "what": "kernels of gfxgraph_kernels in captured graphs of libamdhip64, against NumPy's float64",
-        "device": "emulated: evidence on code and results, not on speed",
-        "triton": triton.__version__,
-        "torch": torch.__version__,
-        "replays": f"{REPLAYS} of each graph, each with other inputs",
-        "distance": "largest difference, as a part of the largest value, or of 1; allowed is the page's promise",
-        "runs": runs,
-    }
-    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    results.keep(
+        "kernels",
+        "kernels of gfxgraph_kernels in captured graphs of libamdhip64, against NumPy's float64",
+        f"{' '.join(sorted(_versions))}, {ARCH}",
+        _outcomes,
+        triton=triton.__version__,
+        torch=torch.__version__,
+        replays=f"{REPLAYS} of each graph, each with other inputs",
+        distance="largest difference, as a part of the largest value, or of 1; allowed is the page's promise",
+    )
 
 
 @pytest.fixture

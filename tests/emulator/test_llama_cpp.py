@@ -15,7 +15,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,34 +35,12 @@ OPTIONS = ["--temp", "0", "-no-cnv", "--no-warmup", "-t", "1", "-ngl", "99", "-f
 
 pytestmark = [pytest.mark.emulator, pytest.mark.timeout(2 * TIMEOUT_S)]
 
-_outcomes: dict[str, Any] = {}
-
 
 @dataclass
 class Ran:
     text: bytes
     report: dict[str, Any]
     stderr: str
-
-
-@pytest.fixture(scope="module", autouse=True)
-def llama_summary() -> Iterator[None]:
-    """Write what was run and seen, next to the other emulator files, where asked to."""
-    yield
-    where = os.environ.get("GFXGRAPH_EMULATOR_RESULTS")
-    if not where or not _outcomes:
-        return
-    commit = subprocess.run(["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    report = {
-        "what": "llama.cpp, HIP backend, under libgfxgraph_preload.so",
-        "device": "gfx1030 emulated: evidence on calls and results, not on speed",
-        "model": f"random weights, {len(tiny_gguf.model(1))} bytes (tests/emulator/tiny_gguf.py)",
-        "tokens": N_TOKENS,
-        "commit": commit.stdout.strip(),
-        "runs": _outcomes,
-    }
-    path = Path(where).with_name("emulator_llama_cpp.json")
-    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 @dataclass
@@ -128,7 +105,6 @@ SETTINGS: dict[str, dict[str, str]] = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_same_tokens(engine: Engine, without: Ran, name: str) -> None:
     """The text is the one without the library, and the counts are those of a decoder's graph."""
-    _outcomes[name] = {"passed": False}
     for _ in range(ATTEMPTS):
         ran = engine.generate(preloaded=True, **SETTINGS[name])
         assert ran.text == without.text
@@ -150,7 +126,6 @@ def test_the_same_tokens(engine: Engine, without: Ran, name: str) -> None:
     walked = {"a refused launch": nodes, "node by node": nodes * calls["hipGraphLaunch"]}
     assert fallback["nodes"] == walked.get(name, 0)
     assert (report["rebuilds"] > 0) == (name == "made anew")
-    _outcomes[name] = {"passed": True, "calls": calls, "nodes": nodes, "fallback": fallback}
 
 
 def test_gfxgraph_run_sets_it_all_up(engine: Engine, without: Ran) -> None:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import results
 from test_hip_driver import HERE, SOURCE, TIMEOUT_S, build, emulator  # noqa: F401
 
 from gfxgraph.selftest.native import suite
@@ -25,7 +26,7 @@ from gfxgraph.selftest.native import suite
 run = suite.NativeSuite(limit_s=3500, programs=range(int(sys.argv[1])))
 run.preload = Path(sys.argv[2])
 for _ in run.run(): pass
-print(json.dumps(run.report()))
+print(json.dumps([run.report(), run.results]))
 """
 
 
@@ -37,7 +38,19 @@ def report(emulator: list[str], build: Path) -> dict[str, object]:  # noqa: F811
     environ = {**os.environ, "PYTHONPATH": str(SOURCE), "HIP_MEM_POOL_USE_VM": "0"}
     done = subprocess.run(command, capture_output=True, text=True, env=environ)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    report, told = json.loads(done.stdout.splitlines()[-1])
+    outcomes = {
+        f"{each['kind']}, seed {int(each['name']):03}": {
+            "passed": each["outcome"] == "right",
+            "seen": each["outcome"],
+        }
+        for each in told
+        if each["kind"].startswith("streams")
+    }
+    what = "random programs of three to five streams (selftest/native/stream_programs.py), four replays, one update"
+    variables = report["variables"]
+    results.keep("streams", what, report["device"]["hip"], outcomes, seeds=f"0 to {SEEDS - 1}", variables=variables)
+    return report
 
 
 def test_every_cell_is_the_committed_tables(report: dict) -> None:

@@ -131,11 +131,9 @@ def run_native(path: Path, *, as_json: bool = False) -> int:
         write(report, path)
         for kind, counts in report["counts"].items():
             say(f"{kind}: {', '.join(f'{number} {outcome}' for outcome, number in counts.items())}")
-        for kind, left in report["not_run"].items():
-            if left:
-                say(f"{kind}: {left} not run, the time was over", fg="yellow")
-        if report["preload_library"] != "used":
-            say(f"preload library {report['preload_library']}", fg="yellow")
+        for kind, left in (+Counter(report["not_run"])).items():
+            say(f"{kind}: {left} not run, the time was over", fg="yellow")
+        say(f"preload library {report['preload_library']}")
         say(f"compared with the table of {report['compared_with']}: {len(report['differs'])} cells differ")
         for each in report["differs"]:
             say(f"  {each['call']}, {each['mode']}: {each['here']}; there {each['table']}\n    {each['means']}")

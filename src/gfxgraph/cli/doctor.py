@@ -71,6 +71,7 @@ def command(
     Exit status: 0 no errors (with --selftest: every case passed, or was skipped with a reason), 1 errors, 2 gfxgraph
     cannot be used here. --allow-cuda, --simulate and --output go with --selftest.
     """
+    _refuse_unfit(ctx, selftest, is_native)
     if selftest and is_native:
         raise SystemExit(_selftest.run_native(out, as_json=as_json))
     if selftest:
@@ -78,9 +79,6 @@ def command(
             out, as_json=as_json, simulate=simulate, allow_cuda=allow_cuda, only=only, module=cases
         )
         raise SystemExit(status)
-    for name in ("out", "is_native", "allow_cuda", "simulate", "only", "cases"):
-        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name.removeprefix('is_').replace('_', '-')} goes with --selftest", ctx)
     lang = config.language_of()
     found = []
     with _contract.working("doctor"):
@@ -103,11 +101,21 @@ def command(
         if why:
             _why(environment, lang)
     status = int(any(finding.state is CheckState.RED for finding in found))
-    if any(_hangs(finding) for finding in found):
+    if any(finding.en.startswith("did not answer within") for finding in found):
         # A probe thread is stuck in the kernel; waiting for it at exit would hang us as well.
         sys.stdout.flush()
         os._exit(status)
     raise SystemExit(status)
+
+
+def _refuse_unfit(ctx: click.Context, selftest: bool, is_native: bool) -> None:
+    """Raise a usage error where the command line gives an option that means nothing beside the others."""
+    names = ["allow_cuda", "simulate", "only", "cases"] if is_native or not selftest else []
+    names += [] if selftest else ["out", "is_native"]
+    why = "does not go with --native, which runs below torch" if selftest else "goes with --selftest"
+    for name in names:
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.removeprefix('is_').replace('_', '-')} {why}", ctx)
 
 
 def report(environment: Environment, found: list[CheckResult]) -> dict[str, Any]:
@@ -124,10 +132,6 @@ def report(environment: Environment, found: list[CheckResult]) -> dict[str, Any]
             reason.decision: {"value": reason.value, "because": list(reason.rows)} for reason in decisions.reasons
         },
     }
-
-
-def _hangs(finding: CheckResult) -> bool:
-    return finding.en.startswith("did not answer within")
 
 
 def _screen(environment: Environment, found: list[CheckResult], lang: str) -> None:
@@ -154,8 +158,7 @@ def _place(environment: Environment) -> str:
     parts = [environment.platform]
     if environment.platform == "hip":
         parts.append(f"ROCm {versions.show(environment.rocm)}")
-    parts.append(f"torch {versions.show(environment.torch)}")
-    return ", ".join([*parts, *environment.archs])
+    return ", ".join([*parts, f"torch {versions.show(environment.torch)}", *environment.archs])
 
 
 def _why(environment: Environment, lang: str) -> None:

@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from gfxgraph.cli import _selftest
+from gfxgraph.cli import _selftest, doctor
 from gfxgraph.driver import library
 from gfxgraph.errors import DriverError
 from gfxgraph.selftest.native import suite
@@ -81,3 +82,11 @@ def test_without_hip_there_is_a_sentence_and_no_report(planted, tmp_path, monkey
     with pytest.raises(DriverError, match="libamdhip64"):
         _selftest.run_native(tmp_path / "report.json")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", ["--allow-cuda", "--simulate=hip-7.2", "--only=child_graphs"])
+def test_what_is_torchs_is_refused(option, tmp_path):
+    """The native part runs below torch on the GPU that is there: an option of the other is no half-heard wish."""
+    path = tmp_path / "report.json"
+    done = CliRunner().invoke(doctor.command, ["--selftest", "--native", option, "-o", str(path)])
+    assert done.exit_code == 2 and "does not go with --native" in done.stderr and not path.exists()

@@ -121,7 +121,7 @@ def test_terminal(planted):
 
 def test_real_cases_pass(tmp_path):
     """A subset of the suite passes; settings of the user's do not reach it; the exit status is 0."""
-    only = ["plain", "split_undone", "unseen_wait", "validation_catches", "node_walk", "replay_overhead"]
+    only = ["plain", "nonzero", "unseen_wait", "validation_catches", "node_walk", "replay_overhead"]
     options = [word for name in only for word in ("--only", name)]
     done = doctor(
         "--simulate=cuda", "--out", "r.json", *options, cwd=tmp_path, GFXGRAPH_ON_UNSAFE="raise", COLUMNS="80"
@@ -171,7 +171,7 @@ def test_every_case_is_listed():
     names = [each.name for each in pkgutil.iter_modules(folder.__path__)]
     found = [name for each in names for name in worker.load(f"{worker.CASES}.{each}")]
     assert len(names) > 1 and sorted(found) == sorted(worker.load(worker.CASES))
-    assert len(found) == len(set(found)) > 30
+    assert len(found) == len(set(found)) > 20
 
 
 def test_stopped_from_outside(tmp_path):

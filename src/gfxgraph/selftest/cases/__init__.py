@@ -3,8 +3,7 @@
 Each runs in a process of its own and compares with eager execution. The first line of a docstring is the
 fact, as the report and the terminal show it. A new case is a function in the file of its theme.
 
-    captures.py     captures and their replays: state, pools, streams, threads, nesting, random numbers
-    values_on_host.py  values that reach the host inside a capture, and waits
+    captures.py     captures and their replays: state, pools, streams, sizes, random numbers
     failing_captures.py  captures that fail, replays that are checked
     networks.py     decoding, training, the libraries
     long_runs.py    many replays, many graphs; default settings; speed
@@ -12,7 +11,7 @@ fact, as the report and the terminal show it. A new case is a function in the fi
 
 from __future__ import annotations
 
-from gfxgraph.selftest.cases import captures, failing_captures, long_runs, networks, values_on_host
+from gfxgraph.selftest.cases import captures, failing_captures, long_runs, networks
 
-MODULES = (captures, values_on_host, failing_captures, networks, long_runs)
+MODULES = (captures, failing_captures, networks, long_runs)
 """From simple to hard, as the cases stand in each, so that the first failure is the one to look at."""

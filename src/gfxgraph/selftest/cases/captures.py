@@ -1,9 +1,6 @@
-"""Captures and their replays: state, pools, streams, threads, captures inside captures, random numbers."""
+"""Captures and their replays: state, pools, streams, random numbers."""
 
 from __future__ import annotations
-
-import threading
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,90 +65,23 @@ def side_streams(bench: Bench) -> None:
     bench.follows_eager(body, [x])
 
 
+# -- sizes that the values decide -----------------------------------------------------------------------------------
+
+
 @case()
-def another_thread(bench: Bench) -> None:
-    """Eager work of another thread goes on during a capture, and neither disturbs the other."""
-    x, other = bench.randn(64), bench.randn(64)
-    go, done = threading.Event(), threading.Event()
-    seen: list[Tensor] = []
+def nonzero(bench: Bench) -> None:
+    """nonzero() and a boolean mask replay like eager, whatever the size of the result."""
+    x = torch.arange(16.0, device="cuda") - 4
 
-    def work() -> None:
-        go.wait(30)
-        seen.append((other * 2).sum())
-        done.set()
+    def body() -> tuple[Tensor, Tensor, Tensor]:
+        y = x * 2
+        y[x < 0] = 7.0
+        return (x > 0).nonzero() * 2, x[x > 0] + 1, y
 
-    thread = threading.Thread(target=work)
-    thread.start()
-
-    def body() -> Tensor:
-        y = x * 3
-        go.set()
-        expect(done.wait(30), "the other thread was blocked")
-        return y + 1
-
-    # Default mode "global" forbids other threads even to allocate; engines with workers use this one.
-    graph, y = bench.capture(body, capture_error_mode="thread_local")
-    thread.join(30)
+    graph, y = bench.follows_eager(body, [x], refill=lambda: x.copy_(x.roll(3)))
+    x.fill_(1)
     graph.replay()
-    same([y, *seen], [x * 3 + 1, (other * 2).sum()], "both threads' results and eager execution")
-
-
-# -- captures and replays inside captures ------------------------------------------------------------------------
-
-
-@case()
-def nested_capture(bench: Bench) -> None:
-    """A capture inside a capture: both graphs replay like eager."""
-    x = bench.randn(64)
-    inner: list[Any] = []
-
-    def body() -> Tensor:
-        a = x + 1
-        inner[:] = bench.capture(lambda: x * 3)
-        return a * 2
-
-    outer, y = bench.capture(body)
-    bench.refill(x)
-    outer.replay()
-    inner[0].replay()
-    same([y, inner[1]], [(x + 1) * 2, x * 3], "outer and inner graph, and eager execution")
-
-
-@case()
-def replay_inside_capture(bench: Bench) -> None:
-    """A graph replayed while another is captured becomes part of it."""
-    x = bench.randn(64)
-    inner, y = bench.capture(lambda: x * 2)
-
-    def body() -> Tensor:
-        a = x + 1
-        inner.replay()
-        return y + a
-
-    outer, z = bench.capture(body)
-    for _ in range(2):
-        bench.refill(x)
-        outer.replay()
-        same([z], [x * 2 + (x + 1)], "the outer graph and eager execution")
-
-
-@case()
-def side_stream_across_split(bench: Bench) -> None:
-    """Work forked to a side stream joins again although the capture was split between."""
-    x, side = bench.randn(4096), torch.cuda.Stream()
-
-    def body() -> Tensor:
-        a = x + 1
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            b = a * 2
-        if x.sum().item() > 1e9:
-            return b
-        c = a - 1
-        torch.cuda.current_stream().wait_stream(side)
-        return b + c
-
-    bench.follows_eager(body, [x])
+    same(y, body(), "the replay and eager execution")
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------
@@ -166,24 +96,3 @@ def dropout(bench: Bench) -> None:
         return torch.dropout(x, 0.5, True) + torch.rand(4, 97, device="cuda"), torch.multinomial(x.softmax(-1), 1)
 
     bench.follows_eager(body, [x])
-
-
-@case()
-def unregistered_generator(bench: Bench) -> None:
-    """A generator that is not registered draws anew at each replay, as in eager, and the capture draws nothing."""
-    x, generator = bench.randn(64), torch.Generator(device="cuda")
-    generator.manual_seed(3)
-
-    def body() -> Tensor:
-        return x + torch.rand(64, device="cuda", generator=generator)
-
-    body()
-    before = generator.get_state()
-    graph, y = bench.capture(body)
-    same([generator.get_state()], [before], "the generator's state, which the capture must not touch")
-    for n in range(3):
-        before = generator.get_state()
-        wanted = body()
-        generator.set_state(before)
-        graph.replay()
-        same([y], [wanted], f"replay {n + 1} and eager execution")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -58,23 +57,6 @@ def kv_cache_decode(bench: Bench) -> None:
 
 
 # -- training ----------------------------------------------------------------------------------------------------
-
-
-@case()
-def graphed_callables(bench: Bench) -> None:
-    """torch.cuda.make_graphed_callables gives eager's outputs and gradients, forward and backward."""
-    torch.manual_seed(0)
-    module = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).to("cuda")
-    eager = copy.deepcopy(module)
-    graphed = torch.cuda.make_graphed_callables(module, (bench.randn(16, 32).requires_grad_(),))
-    for n in range(3):
-        x = bench.randn(16, 32).requires_grad_()
-        results = []
-        for network in (graphed, eager):
-            made = network(x)
-            results.append([made, *torch.autograd.grad(made.square().mean(), [x, *network.parameters()])])
-            results[-1] = [tensor.detach().clone() for tensor in results[-1]]
-        same(results[0], results[1], f"call {n + 1} and eager execution", RTOL[torch.float32])
 
 
 @case()

@@ -28,11 +28,11 @@ CALLS: dict[str, Answer] = {}
 class Trial:
     """One capture, and beforehand everything that a call of the table may need."""
 
-    def __init__(self, driver: GraphDriver, gpu: HipCalls, code: bytes, mode: int) -> None:
-        self.driver, self.gpu, self.code, self.mode = driver, gpu, code, mode
+    def __init__(self, driver: GraphDriver, gpu: HipCalls, mode: int) -> None:
+        self.driver, self.gpu, self.mode = driver, gpu, mode
         self.stream, self.side, self.third = gpu.stream(), gpu.stream(), gpu.stream()
         self.a, self.b, self.spare = gpu.buffer(1), gpu.buffer(2), gpu.buffer(3)
-        self.host = create_string_buffer(NBYTES)
+        self.host, self.kept = create_string_buffer(NBYTES), object()
         self.nothing = CFUNCTYPE(None, c_void_p)(lambda _: None)
         self.on_side, self.own, self.captured, self.ended = (gpu.event() for _ in range(4))
         gpu("hipEventRecord", self.on_side, self.side)
@@ -42,14 +42,9 @@ class Trial:
         gpu("hipEventRecord", self.ended, self.third)
         self.graph = driver.end_capture(self.third)
         self.graph_exec = driver.instantiate(self.graph)
-        self.module = self.load()
+        self.module = gpu.load() if gpu.code else None
         driver.synchronize_stream(self.stream)
         driver.synchronize_stream(self.side)
-
-    def load(self) -> c_void_p:
-        module = c_void_p()
-        self.gpu("hipModuleLoadData", byref(module), self.code)
-        return module
 
     def ask(self, symbol: str, *args: Any) -> int:
         """The status of a call; that work has not ended yet is an answer, no refusal."""
@@ -63,11 +58,11 @@ def call(function: Answer) -> Answer:
 
 
 def everywhere(function: Answer) -> Answer:
-    CALLS[f"thread_{function.__name__}"] = lambda trial: _in_a_thread(lambda: function(trial))
+    CALLS[f"thread_{function.__name__}"] = lambda trial: in_a_thread(lambda: function(trial))
     return call(function)
 
 
-def _in_a_thread(ask: Callable[[], int]) -> int:
+def in_a_thread(ask: Callable[[], int]) -> int:
     said: list[int] = []
     thread = threading.Thread(target=lambda: said.append(ask()))
     thread.start()
@@ -166,8 +161,8 @@ def stream_query_other(trial: Trial) -> int:
     return trial.ask("hipStreamQuery", trial.side)
 
 
-CALLS["thread_stream_synchronize"] = lambda trial: _in_a_thread(lambda: stream_synchronize_other(trial))
-CALLS["thread_stream_query"] = lambda trial: _in_a_thread(lambda: stream_query_other(trial))
+CALLS["thread_stream_synchronize"] = lambda trial: in_a_thread(lambda: stream_synchronize_other(trial))
+CALLS["thread_stream_query"] = lambda trial: in_a_thread(lambda: stream_query_other(trial))
 
 
 @call
@@ -222,7 +217,7 @@ def memset_sync(trial: Trial) -> int:
 
 @everywhere
 def module_load(trial: Trial) -> int:
-    return trial.ask("hipModuleLoadData", byref(c_void_p()), trial.code)
+    return trial.ask("hipModuleLoadData", byref(c_void_p()), trial.gpu.code)
 
 
 @everywhere
@@ -267,9 +262,9 @@ def fork_not_joined(trial: Trial) -> int:
 OF_CAPTURE = ("begin_again", "fork_not_joined")
 
 
-def measure(driver: GraphDriver, gpu: HipCalls, code: bytes, name: str, mode: str) -> Cell:
+def measure(driver: GraphDriver, gpu: HipCalls, name: str, mode: str) -> Cell:
     """One cell: begin, a fill, the call, end."""
-    trial = Trial(driver, gpu, code, MODES.index(mode))
+    trial = Trial(driver, gpu, MODES.index(mode))
     driver.begin_capture(trial.stream, trial.mode)
     gpu.memset(trial.a, 1, trial.stream)
     graph = driver.capture_info(trial.stream).graph

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from ctypes import byref, c_int, c_size_t, c_uint, c_void_p
+from pathlib import Path
 from typing import Any
 
 from gfxgraph.driver.graphs import GraphDriver
@@ -35,9 +36,9 @@ class HipCalls:
         self.hip = driver.table.found.handle
         self.stubs = ctypes.CDLL(kernels) if kernels else None
         self.functions: dict[str, int] = {}
-        if code_object:
-            module = c_void_p()
-            self("hipModuleLoad", byref(module), code_object.encode())
+        self.code = Path(code_object).read_bytes() if code_object else b""
+        if self.code:
+            module = self.load()
             for name in ("add_to", "times_two"):
                 function = c_void_p()
                 self("hipModuleGetFunction", byref(function), module, name.encode())
@@ -56,6 +57,12 @@ class HipCalls:
         status = int(self.hip[symbol](*wide))
         self.hip.hipGetLastError()
         return status
+
+    def load(self) -> c_void_p:
+        """The kernels once more, as a module of its own."""
+        module = c_void_p()
+        self("hipModuleLoadData", byref(module), self.code)
+        return module
 
     def stream(self, blocking: bool = False) -> int:
         made = c_void_p()

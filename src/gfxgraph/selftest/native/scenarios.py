@@ -1,16 +1,9 @@
-"""What the driver room does on real HIP, one function a scenario.
-
-    python -m gfxgraph.selftest.native.scenarios NAME [KERNELS.so KERNELS.hsaco]
-
-prints one line of JSON: what was seen. A scenario that fails raises.
-"""
+"""What the driver room does on real HIP, one function a scenario: it returns what was seen, and raises where it fails."""
 
 from __future__ import annotations
 
 import ctypes
-import json
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +11,7 @@ from ctypes import byref, c_void_p
 from functools import partial
 from typing import Any
 
-from gfxgraph.driver import hiprtc, locate
+from gfxgraph.driver import hiprtc
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.driver.small_copies import MOST
 from gfxgraph.errors import DriverError
@@ -556,7 +549,7 @@ def a_kernel_that_does_not_compile(driver: GraphDriver, gpu: HipCalls) -> Facts:
 def a_part_of_a_workgroup(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """hipExtModuleLaunchKernel counts threads: eagerly 4 of a workgroup of 64 run, and in a graph not 4.
 
-    HIP 6.4.3 refuses the launch in a capture; 7.15 takes it, and each replay runs all 64. The adapter of MIGraphX,
+    HIP 6.4.3 refuses the launch in a capture; 7.2.4 takes it, and each replay runs all 64. The adapter of MIGraphX,
     whose programs launch so, makes no graph of one that has such a launch.
     """
     out, source, stream = gpu.buffer(), gpu.buffer(1), gpu.stream()
@@ -585,14 +578,3 @@ def a_part_of_a_workgroup(driver: GraphDriver, gpu: HipCalls) -> Facts:
     facts = {"status": status, "threads": threads()}
     assert facts in ({"status": 1, "threads": 0}, {"status": 0, "threads": 64}), facts
     return facts
-
-
-def main(name: str, kernels: str = "", code_object: str = "") -> None:
-    driver = locate("hip")
-    gpu = HipCalls(driver, kernels, code_object)
-    facts = SCENARIOS[name](driver, gpu)
-    print(json.dumps({"scenario": name, "facts": facts}), flush=True)  # noqa: T201
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

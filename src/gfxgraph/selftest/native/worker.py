@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from ctypes import byref, c_int, create_string_buffer
+from ctypes import create_string_buffer
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,7 @@ def perform(job: Job) -> dict[str, Any]:
         return _identity(driver, job)
     gpu = HipCalls(driver, "", job["code"])
     if job["kind"] == "cell":
-        code = Path(job["code"]).read_bytes()
-        return capture_table.measure(driver, gpu, code, job["name"], job["mode"])
+        return capture_table.measure(driver, gpu, job["name"], job["mode"])
     if job["kind"] == "scenario":
         return scenarios.SCENARIOS[job["name"]](driver, gpu)
     if job["kind"] == "experiment":
@@ -54,17 +53,13 @@ def perform(job: Job) -> dict[str, Any]:
 
 def _identity(driver: GraphDriver, job: Job) -> dict[str, Any]:
     """Runtime and device, and the kernels compiled for it into the file ``code``."""
-    gpu = HipCalls(driver)
-    count, text = c_int(), create_string_buffer(8192)
-    gpu("hipGetDeviceCount", byref(count))
-    gpu("hipDeviceGetName", text, 256, 0)
-    found: dict[str, Any] = {"hip": ".".join(map(str, driver.version)), "devices": count.value, "name": text.value.decode()}
+    gpu, text = HipCalls(driver), create_string_buffer(8192)
+    found = scenarios.SCENARIOS["identity"](driver, gpu)
     symbol = "hipGetDevicePropertiesR0600" if hasattr(gpu.hip, "hipGetDevicePropertiesR0600") else "hipGetDeviceProperties"
     gpu(symbol, text, 0)
     # The struct differs between releases; what looks like an architecture in it is one.
     arch = re.search(rb"gfx[0-9a-f]{3,5}(:[\w:+-]*)?", text.raw)
     found["arch"] = arch[0].decode() if arch else ""
-    found["missing"] = sorted(driver.missing)
     files.write(Path(job["code"]), hiprtc.compile_kernel(driver.table.found, KERNELS, found["arch"]))
     return found
 
@@ -134,7 +129,7 @@ def main() -> None:
     waiting = [json.loads(line) for line in sys.stdin]
     waiting.reverse()
     running: list[_Running] = []
-    n_at_once = min(os.cpu_count() or 1, 8)
+    n_at_once = min(2 * (os.cpu_count() or 1), 8)  # half of a job is waiting for the runtime
     while waiting or running:
         while waiting and len(running) < n_at_once:
             running.append(_start(waiting.pop()))

@@ -149,21 +149,21 @@ class Group(click.Group):
 
 
 def with_profiles(args: Sequence[str]) -> list[str]:
-    """``args`` with ``--simulate`` completed, before the first word that is no option."""
+    """``args`` with each ``--simulate`` before ``--`` completed."""
     result: list[str] = []
-    position = 0
-    while position < len(args):
-        word = args[position]
-        position += 1
-        if word == "--":
-            return [*result, *args[position - 1 :]]
-        if word == "--simulate":
-            following = args[position] if position < len(args) else ""
-            is_profile = following.split("+")[0] in profiles() and not Path(following).exists()
-            word = f"--simulate={following if is_profile else DEFAULT_PROFILE}"
-            position += is_profile
+    while args and args[0] != "--":
+        word, *args = with_profile(args)
         result.append(word)
-    return result
+    return [*result, *args]
+
+
+def with_profile(args: Sequence[str]) -> Sequence[str]:
+    """``args``, of which the first word, if it is ``--simulate``, takes the profile that follows, or the default."""
+    if args[0] != "--simulate":
+        return args
+    following = args[1] if len(args) > 1 else ""
+    is_profile = following.split("+")[0] in profiles() and not Path(following).exists()
+    return [f"--simulate={following if is_profile else DEFAULT_PROFILE}", *args[1 + is_profile :]]
 
 
 def profiles() -> list[str]:
@@ -380,9 +380,9 @@ def wants_json(arguments: list[str]) -> bool:
     own = arguments[1:]
     if arguments[:1] == ["run"]:
         # lazily: that command asks this module
-        from gfxgraph.cli.run import TAKE_VALUES, split
+        from gfxgraph.cli.run import split
 
-        own, _ = split(own, TAKE_VALUES)
+        own, _ = split(own)
     return any(word == "--json" or word.startswith("--json=") for word in takewhile(lambda word: word != "--", own))
 
 

@@ -139,20 +139,16 @@ def _subject(subject: tuple[str, ...], lang: str, facts: dict[str, object] | Non
                         left -= len(block)
                         scanner.feed(block)
                 if left == 0:
-                    click.echo(
-                        _contract.words(_SAID, lang)("cut").format(path=path, mib=_MOST_NBYTES >> 20), err=True
-                    )
+                    click.echo(_CUT[lang].format(path=path, mib=_MOST_NBYTES >> 20), err=True)
             except OSError as error:
                 _contract.refuse("file_unusable", path=path, problem=error.strerror or error)
         return advice.conclude(scanner, lang=lang, facts=facts)
     return advice.explain(" ".join(subject), lang=lang, facts=facts)
 
 
-_SAID = {
-    "cut": (
-        "explain: {path} has no end; its first {mib} MiB were read",
-        "explain：{path} 没有结尾；已读取前 {mib} MiB",
-    ),
+_CUT = {
+    "en": "explain: {path} has no end; its first {mib} MiB were read",
+    "zh": "explain：{path} 没有结尾；已读取前 {mib} MiB",
 }
 
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,6 @@ from typing import Any
 import click
 
 from gfxgraph.cli import _contract, _run_end
-from gfxgraph.cli._contract import DEFAULT_PROFILE
 from gfxgraph.core.fault_report import HANG_LIMIT_S
 from gfxgraph.startup import supervise
 from gfxgraph.startup.child_environment import program_environment
@@ -29,9 +28,6 @@ from gfxgraph.startup.sanitizer import compute_sanitizer_cmd
 from gfxgraph.startup.torch_build import refuse_unsuitable
 from gfxgraph.types import GuardTier, OnUnsafe
 
-DEFAULT_VALUES = {
-    "--simulate": DEFAULT_PROFILE,
-}
 TAKE_VALUES = {"--on-unsafe", "--guard", "--guard-limit", "--report"}
 VARIABLES = {
     "allow_cuda": "GFXGRAPH_ALLOW_CUDA",
@@ -57,7 +53,7 @@ class RunCommand(click.Command):
     """Splits off the program before click sees the arguments, so that its options are not taken for ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ours, program = split(_contract.with_profiles(args), TAKE_VALUES)
+        ours, program = split(args)
         ctx.meta["gfxgraph.program"] = program
         return super().parse_args(ctx, ours)
 
@@ -65,27 +61,20 @@ class RunCommand(click.Command):
         return [USAGE]
 
 
-def split(args: list[str], takes_value: set[str]) -> tuple[list[str], LaunchedProgram | None]:
-    """Divide ``args`` into our options and the program: all that follows the first word that is no option.
-
-    ``--simulate`` may stand without a value, which then is filled in here: click would take
-    the script's name for it.
-    """
+def split(args: Sequence[str]) -> tuple[list[str], LaunchedProgram | None]:
+    """Divide ``args`` into our options and the program: all that follows the first word that is no option."""
     ours: list[str] = []
-    position = 0
-    while position < len(args):
-        word, rest = args[position], args[position + 1 :]
+    while args:
+        word, *args = _contract.with_profile(args)
         if word == "--":
-            return ours, LaunchedProgram(tuple(rest), is_command=True) if rest else None
+            return ours, LaunchedProgram(tuple(args), is_command=True) if args else None
         if word == "-m":
-            return ours, LaunchedProgram(("-m", *rest), is_command=False) if rest else None
+            return ours, LaunchedProgram(("-m", *args), is_command=False) if args else None
         if not word.startswith("-"):
-            return ours, LaunchedProgram((word, *rest), is_command=False)
-        ours.append(f"{word}={DEFAULT_VALUES[word]}" if word in DEFAULT_VALUES else word)
-        position += 1
-        if word in takes_value and rest:
-            ours.append(rest[0])
-            position += 1
+            return ours, LaunchedProgram((word, *args), is_command=False)
+        ours.append(word)
+        if word in TAKE_VALUES and args:
+            ours.append(args.pop(0))
     return ours, None
 
 

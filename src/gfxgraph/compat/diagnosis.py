@@ -27,6 +27,7 @@ _LABELS = {
     "en": ("gfxGRAPH diagnosis", "Cause", "Here", "Fix", "silence: GFXGRAPH_DIAG=0"),
     "zh": ("gfxGRAPH 诊断", "原因", "此处", "处理", "静默：GFXGRAPH_DIAG=0"),
 }
+_TABLE = [(code,) for code in CODES]  # what 1.1.0's own tests walk through: its conditions, their names first
 _log = logging.getLogger("gfxgraph")
 
 

@@ -78,12 +78,11 @@ class ShapeBucketPool:
                         "older_capture", problem=f"no tensor of {input_tensor_or_size} rows has been given yet"
                     )
                 return self._graphed(self._last[:input_tensor_or_size])
-            given = input_tensor_or_size
             if self._warms_all:
                 self._warms_all = False
-                self.warmup(given)
-            self._last = given
-            return self._graphed(given)
+                self.warmup(input_tensor_or_size)
+            self._last = input_tensor_or_size
+            return self._graphed(input_tensor_or_size)
 
     @unbroken
     def warmup(self, example: Tensor) -> None:

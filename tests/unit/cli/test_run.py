@@ -259,18 +259,22 @@ def test_environment_alone_activates_on_import_of_gfxgraph(sandbox):
 
 def test_split():
     """Our options end where the program begins; a value left out does not take the script's name."""
-    takes = {"--on-unsafe"}
-    assert split(["a.py", "--validate"], takes) == ([], LaunchedProgram(("a.py", "--validate"), False))
-    assert split(["--simulate", "a.py"], takes) == (["--simulate=hip"], LaunchedProgram(("a.py",), False))
-    assert split(["--simulate=cuda", "-m", "m", "-x"], takes) == (
+    assert split(["a.py", "--validate"]) == ([], LaunchedProgram(("a.py", "--validate"), False))
+    assert split(["--simulate", "a.py"]) == (["--simulate=hip"], LaunchedProgram(("a.py",), False))
+    assert split(["--simulate=cuda", "-m", "m", "-x"]) == (
         ["--simulate=cuda"],
         LaunchedProgram(("-m", "m", "-x"), False),
     )
-    assert split(["--on-unsafe", "pin", "--", "a.py"], takes) == (
+    assert split(["--on-unsafe", "pin", "--", "a.py"]) == (
         ["--on-unsafe", "pin"],
         LaunchedProgram(("a.py",), True),
     )
-    assert split(["--help"], takes) == (["--help"], None)
+    assert split(["x", "--simulate", "hip"]) == ([], LaunchedProgram(("x", "--simulate", "hip"), False))  # its own
+    assert split(["--simulate", "hip", "--json", "x"]) == (
+        ["--simulate=hip", "--json"],
+        LaunchedProgram(("x",), False),
+    )
+    assert split(["--help"]) == (["--help"], None)
 
 
 def test_wanted_sets_only_what_was_asked():

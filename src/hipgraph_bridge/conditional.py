@@ -1,5 +1,0 @@
-"""``ConditionalGraph``, under its path in 1.1.0."""
-
-from gfxgraph.compat.graphs import ConditionalGraph
-
-__all__ = ["ConditionalGraph"]

@@ -28,7 +28,7 @@ class Downgraded:
         self.fn = fn
         self._kept: list[Any] = []
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         made = self.fn(*args, **kwargs)
         tensors = list(tensors_of(made))
         if [(t.shape, t.dtype) for t in self._kept] != [(t.shape, t.dtype) for t in tensors]:
@@ -41,14 +41,14 @@ class Downgraded:
 
 
 def attempt(
-    owner: Any,
-    pool: Any,
-    group: Any,
-    call: Callable[[], Any],
+    owner: object,
+    pool: object,
+    group: object,
+    call: Callable[[], object],
     *,
     began: Callable[[], bool],
     clean: Callable[[], None],
-) -> tuple[Any, RuntimeError | None]:
+) -> tuple[object, RuntimeError | None]:
     """Let an engine make a call in which it captures.
 
     Args:
@@ -77,7 +77,7 @@ def attempt(
     return None, error or RuntimeError("it failed on another rank")
 
 
-def hold_pool(pool: Any) -> Any:
+def hold_pool(pool: Any) -> object:
     """Keep a pool alive during an attempt to capture into it; drop the result once the pool has a graph.
 
     torch refuses a pool whose only graphs have failed, and engines use one pool for all their graphs.
@@ -147,7 +147,7 @@ def tensors_of(tree: object) -> Iterator[Any]:
         yield from tensors_of(vars(tree))
 
 
-def _with(tree: object, tensors: Iterator[Any]) -> Any:
+def _with(tree: object, tensors: Iterator[object]) -> Any:
     """Rebuild the result with ``tensors`` instead of its own, in the order of ``tensors_of``."""
     # lazily: adapters are listed and queried without torch, too
     import torch

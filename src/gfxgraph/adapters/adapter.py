@@ -68,7 +68,7 @@ class OwnMethods:
     def __init__(self, held: object, **methods: Callable[..., object]) -> None:
         self._held, self._methods = weakref.ref(held), methods
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         held = self._held()
         return partial(self._methods[name], held) if name in self._methods else getattr(held, name)
 

@@ -69,7 +69,7 @@ class _ProgramGraph:
 
     graph: Any
     results: list[Any]
-    pool: Any
+    pool: object
     n_unchecked: int = 0
     """Launches still to be compared with eager execution."""
 
@@ -97,7 +97,7 @@ class GraphedProgram(GraphedObject):
         """How its runs ended."""
         weakref.finalize(self, self.account.close)
         self.n_captures = 0
-        self._graphs: dict[tuple[Any, ...], _ProgramGraph] = {}
+        self._graphs: dict[tuple[object, ...], _ProgramGraph] = {}
         self._fixed: dict[str, Any] = {}
         """Inputs that keep moving: our memory for each, as bytes."""
         self._missed: deque[object] = deque(maxlen=MOST_GRAPHS)

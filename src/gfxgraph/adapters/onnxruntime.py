@@ -57,7 +57,7 @@ class BoundRun:
     """Buffers for one set of shapes, and the run that uses them."""
 
     binding: Any
-    options: Any
+    options: object
     inputs: dict[str, Any]
     outputs: dict[str, Any]
     n_unchecked: int

@@ -86,7 +86,7 @@ def _leaving_out(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def capture_one(
-        self: Any, shape_key: object, forward_fn: Callable[[], Any], *args: object, **kwargs: object
+        self: Any, shape_key: object, forward_fn: Callable[[], object], *args: object, **kwargs: object
     ) -> None:
         _announce()
         n_done = 0
@@ -158,7 +158,7 @@ def _surviving(original: Callable[..., object], module: Any) -> Callable[..., ob
     """Wrap ``__call__`` of a compiled piece, so that it continues after a failed capture."""
 
     @functools.wraps(original)
-    def __call__(self: Any, *args: object) -> Any:
+    def __call__(self: Any, *args: object) -> object:
         eager: dict[object, Downgraded] = self.__dict__.setdefault("_gfxgraph_eager", {})
         shape = args[self.sym_shape_indices[0]] if self.sym_shape_indices else None
         if shape in eager:

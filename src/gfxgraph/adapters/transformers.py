@@ -203,7 +203,7 @@ def _found(model: object) -> Accelerated | None:
 def _ours(name: str, original: Callable[..., object]) -> Callable[..., object]:
     # generate() reads the signature, which functools.wraps preserves.
     @functools.wraps(original)
-    def loop(model: object, *args: object, **kwargs: object) -> Any:
+    def loop(model: object, *args: object, **kwargs: object) -> object:
         found = _found(model)
         if found is None:
             return original(model, *args, **kwargs)

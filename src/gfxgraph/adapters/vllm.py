@@ -75,7 +75,7 @@ def _surviving(
     """
 
     @functools.wraps(original)
-    def __call__(self: Any, *args: object, **kwargs: object) -> Any:
+    def __call__(self: Any, *args: object, **kwargs: object) -> object:
         key = _key(self, contexts, args, kwargs)
         if key is None:
             return original(self, *args, **kwargs)
@@ -118,7 +118,7 @@ def _forgetting(original: Callable[..., object]) -> Callable[..., object]:
     return clear_graphs
 
 
-def _key(wrapper: Any, contexts: Any, args: Any, kwargs: Any) -> Any:
+def _key(wrapper: Any, contexts: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
     """The key of this call's graph in the wrapper; None if it passes the call through."""
     if not contexts.is_forward_context_available():
         return None

@@ -235,7 +235,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, also
 quiet = click.option("-q", "--quiet", is_flag=True, help="Say nothing of gfxgraph's own where all is well.")
 
 
-def quietly(body: Callable[..., Any]) -> Callable[..., Any]:
+def quietly(body: Callable[..., Any]) -> Callable[..., object]:
     """Add ``--quiet`` to a command: no progress, and output only where it does not end with 0."""
 
     @quiet

@@ -21,7 +21,6 @@ is in here: names, arguments and kinds of results are its, as its documentation 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
 
 _ROOMS = {
     "graphs": (
@@ -47,7 +46,7 @@ _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 __all__ = list(_HOME)  # noqa: PLE0604  (the table above, name by name)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "__version__":
         # lazily: the package below this one
         from gfxgraph import __version__

@@ -26,7 +26,7 @@ class MIGraphXBackend:
     def __init__(self) -> None:
         self.status = migraphx_available()
 
-    def compile(self, *args: Any, **kwargs: Any) -> Any:
+    def compile(self, *args: object, **kwargs: Any) -> Any:
         """Run a compiled ``migraphx.program`` through graphs.
 
         Args:

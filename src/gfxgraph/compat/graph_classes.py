@@ -134,7 +134,7 @@ class ShapeBucketPool:
     def _entries(self) -> list[Any]:
         return list(self._graphed._entries.values())
 
-    def _call(self, batch: Tensor) -> Any:
+    def _call(self, batch: Tensor) -> object:
         return self.model_fn(batch)
 
 
@@ -231,10 +231,10 @@ class ConditionalGraph:
 
 
 @functools.cache
-def _with_keywords(kind: Any) -> Any:
+def _with_keywords(kind: Any) -> object:
     """The class of a graph after ``capture``: its replay takes the keywords of gfxgraph 1.x, at their cost."""
 
-    def replay(self: Any, **older: Any) -> Any:
+    def replay(self: Any, **older: object) -> object:
         return self._older.replay(self, **older) if older else kind.replay(self)
 
     named = {"__slots__": (), "__module__": kind.__module__, "replay": replay, "_takes_keywords": True}
@@ -291,7 +291,7 @@ class OlderCapture:
             block.cuda_graph.__class__ = _with_keywords(block.cuda_graph.__class__)  # under guard it has another
 
     @unbroken
-    def replay(self, graph: Any, *, batch_size: Any = None, branch: Any = None, input_tensor: Any = None) -> Any:
+    def replay(self, graph: Any, *, batch_size: Any = None, branch: Any = None, input_tensor: Any = None) -> object:
         """The result of ``replay(batch_size=, branch=, input_tensor=)``."""
         with torch.no_grad():
             if self.chosen is not None and branch is not None:

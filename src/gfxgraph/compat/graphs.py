@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gfxgraph.compat.graph_classes import ConditionalGraph, ShapeBucketPool
 from gfxgraph.process import health
@@ -18,7 +18,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name != "BridgedCUDAGraph":
         raise AttributeError(name)
     # lazily: it is the class of the torch, or simulator, now in force

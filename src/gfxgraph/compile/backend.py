@@ -9,7 +9,6 @@ Needs no ``enable()``. Without a GPU the compiled code just runs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -29,7 +28,7 @@ def gfxgraph(
     *,
     mode: str | None = None,
     options: Mapping[str, object] | None = None,
-) -> Any:
+) -> object:
     """Compile a traced graph. New in 2.0.
 
     Args:

@@ -58,7 +58,7 @@ def compile_with(
     stand()
     config = {**config, "triton.cudagraphs": True}
 
-    def inner(*args: Any, **kwargs: Any) -> Any:
+    def inner(*args: object, **kwargs: object) -> object:
         with marked(max_graphs):
             return torch_names.compile_fx_inner(*args, **kwargs)
 
@@ -102,7 +102,7 @@ def stand() -> None:
 
         stock = torch_names.cudagraphify
 
-        def cudagraphify(model: Any, static_input_idxs: Sequence[int] = (), **known: Any) -> Any:
+        def cudagraphify(model: Any, static_input_idxs: Sequence[int] = (), **known: Any) -> object:
             max_graphs = getattr(_mine, "max_graphs", None)
             if max_graphs is None:
                 return stock(model, static_input_idxs, **known)
@@ -118,7 +118,7 @@ def stand() -> None:
 
         by_parts = torch_names.cudagraph_partition_post_compile
 
-        def counting(inputs: Any, graph: Any, *rest: Any, **named: Any) -> Any:
+        def counting(inputs: object, graph: Any, *rest: object, **named: object) -> object:
             _mine.n_parts = len(graph.partition_maps or ())
             try:
                 return by_parts(inputs, graph, *rest, **named)

@@ -46,7 +46,7 @@ def device() -> Iterator[None]:
     yield
 
 
-def _is_left_to_torch(is_unsupported: Callable[..., bool], node: Any, *more: Any) -> bool:
+def _is_left_to_torch(is_unsupported: Callable[..., bool], node: Any, *more: object) -> bool:
     """What ``fallback_by_default`` does, by the question that torch 2.9 asks of each operation."""
     of_sizes = (torch_names._assert_scalar.default, torch.ops.aten.lift_fresh_copy.default)
     return is_unsupported(node, *more) or (is_on() and node.target not in of_sizes)
@@ -68,7 +68,7 @@ def _stand() -> None:
     def triton_hash_with_backend() -> str:
         return "none" if is_on() else compilers_hash()  # the original would look for the card's driver
 
-    def create_backend(self: object, device: Any) -> Any:
+    def create_backend(self: object, device: Any) -> object:
         if not is_on() or device.type != "cuda":
             return create(self, device)
         return _NoKernels(self)

@@ -46,7 +46,7 @@ def install(torch: ModuleType, state: Process) -> None:
     shield_from_dynamo()
 
 
-def _compile(state: Process, stock: Callable[..., object], wrapper: Any, gm: object, inputs: object) -> Any:
+def _compile(state: Process, stock: Callable[..., object], wrapper: Any, gm: object, inputs: object) -> object:
     """Replaces what ``torch.compile`` with Inductor does with a traced graph."""
 
     if inductor_hook.why_off():

@@ -24,7 +24,7 @@ class NotConstant(Exception):
     """The value has no content that can be compared."""
 
 
-def constant_key(value: Any) -> Any:
+def constant_key(value: Any) -> object:
     """A hashable that is equal for two values exactly if they are the same constant.
 
     Raises:

@@ -40,7 +40,7 @@ class ValueGuard:
     """A number that must be what it was at capture."""
 
     subject: Ref
-    expected: Any
+    expected: object
     where: Where
 
 

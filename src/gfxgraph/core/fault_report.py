@@ -144,14 +144,12 @@ class Fault:
 
     def fields(self) -> dict[str, object]:
         """Values for the catalogue's ``memory_fault``."""
-        address = self.words.address if self.words is not None else None
-        node = self.node
+        words, node = self.words, self.node
         known: dict[str, object] = {"status": self.status, "n_nodes": self.n_nodes, "replay": self.replay}
         known |= {"address": "", "nearest": ""}
-        if address is not None:
-            vague = "" if self.words is None or self.words.is_exact else ", about"
-            known["address"] = f"{address:#x}{vague}"
-            known["nearest"] = MemoryMap([*self.memory, *_own(node)]).place(address)
+        if words is not None and words.address is not None:
+            known["address"] = f"{words.address:#x}{'' if words.is_exact else ', about'}"
+            known["nearest"] = MemoryMap([*self.memory, *_own(node)]).place(words.address)
         if node is None:
             return known
         return known | {

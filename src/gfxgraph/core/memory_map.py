@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -48,18 +47,15 @@ class MemoryMap:
 
     def __init__(self, allocations: Iterable[Allocation] = ()) -> None:
         self.allocations = sorted(allocations, key=lambda a: (a.address, -a.nbytes))
-        self._starts = [a.address for a in self.allocations]
 
     def holding(self, address: int) -> Allocation | None:
         """The smallest allocation with ``address`` in it; a live one before one that was freed."""
-        found = [a for a in self.allocations[: bisect_right(self._starts, address)] if a.end > address]
-        return min(found, key=lambda a: (not a.is_live, a.nbytes)) if found else None
+        found = (a for a in self.allocations if a.address <= address < a.end)
+        return min(found, key=lambda a: (not a.is_live, a.nbytes), default=None)
 
     def nearest(self, address: int) -> Allocation | None:
         """The allocation whose edge is nearest to an ``address`` outside all allocations."""
-        if not self.allocations:
-            return None
-        return min(self.allocations, key=lambda a: (_distance(a, address), not a.is_live))
+        return min(self.allocations, key=lambda a: (_distance(a, address), not a.is_live), default=None)
 
     def place(self, address: int) -> str:
         """``512 bytes past the end of `kv_cache`, 2 MiB, allocated at model.py:31``; empty if nothing is known."""

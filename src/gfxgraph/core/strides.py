@@ -6,6 +6,7 @@ do not, and read or write outside the tensor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -61,9 +62,7 @@ def oddities(
         is_lazy: values are to be negated or conjugated when read.
     """
     found = []
-    n = 1
-    for extent in size:
-        n *= extent
+    n = math.prod(size)
     real = [(extent, step) for extent, step in zip(size, stride) if extent > 1] if n else []
     if any(step == 0 for _, step in real):
         found.append(Oddity.BROADCAST)

@@ -18,6 +18,10 @@ from typing import Any
 
 from gfxgraph.types import Where
 
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+"""What a call of torch's is given: by place, and by name."""
+
 
 class TapeValue(weakref.ref):  # type: ignore[type-arg]
     """One tensor of the program: the id that entries use in place of it.
@@ -38,7 +42,7 @@ class TapeValue(weakref.ref):  # type: ignore[type-arg]
     segment: int
     address: int
     root: TapeValue | None
-    layout: Any
+    layout: object
 
     __hash__ = object.__hash__
     __eq__ = object.__eq__
@@ -81,10 +85,10 @@ class Entry:
     func: Callable[..., Any]
     args: Any
     kwargs: Any
-    outputs: Any
+    outputs: object
     code: CodeType | None = None
     lasti: int = -1
-    node_end: Any = 0
+    node_end: object = 0
 
     @property
     def last_nodes(self) -> tuple[int, ...]:
@@ -142,9 +146,9 @@ class Tape:
         # Position of an operation -> path of the module that made it; noted only while profiling is on.
         self.modules: dict[int, str] = {}
         # (before entry, made value, base value, layout): tensors that appeared although no operation made them.
-        self.aliases: list[tuple[int, TapeValue, TapeValue, tuple[Any, ...]]] = []
+        self.aliases: list[tuple[int, TapeValue, TapeValue, tuple[object, ...]]] = []
         # Position of an operation that draws random numbers -> (generator, handle on its state at that time).
-        self.generators: dict[int, tuple[Any, Any]] = {}
+        self.generators: dict[int, tuple[object, object]] = {}
 
     @property
     def entries(self) -> list[Entry]:

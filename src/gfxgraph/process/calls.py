@@ -52,8 +52,8 @@ class Account:
         where: str = "",
         replays: Callable[[], int] = int,
         *,
-        eager: Any = None,
-        pieces: Any = None,
+        eager: object = None,
+        pieces: object = None,
         is_part: bool = False,
     ) -> None:
         self.name, self.where, self.replays = name, where, replays
@@ -198,7 +198,7 @@ def n_of(table: dict[str, Any], way: str) -> int:
     return table[way] if way == "by_graph" else sum(table[way].values())
 
 
-def _together(one: Any, other: Any) -> Any:
+def _together(one: Any, other: Any) -> object:
     """Two values of one key of a table as one."""
     if isinstance(one, dict):
         return {**other, **{key: _together(one[key], other[key]) if key in other else one[key] for key in one}}

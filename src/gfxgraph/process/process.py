@@ -35,7 +35,7 @@ class OngoingRecording(Protocol):
     rows: list[Any]
     externals: dict[Any, Any]
 
-    def __torch_dispatch__(self, func: object, types: object, args: object = ..., kwargs: object = ...) -> Any: ...
+    def __torch_dispatch__(self, func: object, types: object, args: object = ..., kwargs: object = ...) -> object: ...
 
 
 class SharingValues(Protocol):
@@ -49,7 +49,7 @@ class OngoingCapture(Protocol):
     """A running capture of some thread, as lower rooms see it."""
 
     begun_at: tuple[Any, int]
-    block: Any
+    block: object
 
     @property
     def is_left(self) -> bool: ...
@@ -187,7 +187,7 @@ def active_session() -> OngoingCapture | None:
     return stack[-1] if stack else None
 
 
-def no_note(tape: Any) -> None:
+def no_note(tape: object) -> None:
     """What ``note_module`` is while profiling is off."""
 
 

@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 
 import gfxgraph
+from gfxgraph.capture.graph import BridgedGraph
 from gfxgraph.capture.record.user_lines import line_of, line_of_error, user_frame
-from gfxgraph.capture.replay.program import ReadStep
+from gfxgraph.capture.replay.program import Program, ReadStep
 from gfxgraph.core.unsafe import Kind
 from gfxgraph.errors import CaptureError, CommandError, GfxGraphError
 from gfxgraph.process import calls, process
@@ -123,7 +125,7 @@ def load(target: str) -> Any:
         module = _module(module_name)
     except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's module does as it is imported)
         raise CannotCheck(target, f"{module_name} cannot be imported: {_said(error)}") from error
-    found: Any = module
+    found: object = module
     for part in name.split("."):
         if not hasattr(found, part):
             import difflib
@@ -151,7 +153,7 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _module(name: str) -> Any:
+def _module(name: str) -> object:
     if not name.endswith(".py"):
         if "" not in sys.path and str(Path.cwd()) not in sys.path:
             sys.path.insert(0, str(Path.cwd()))
@@ -169,7 +171,7 @@ def _module(name: str) -> Any:
     return module
 
 
-def arguments(fn: Any, expressions: Sequence[str], target: str = "") -> list[Any]:
+def arguments(fn: object, expressions: Sequence[str], target: str = "") -> list[Any]:
     """The values of ``expressions``, which may use ``torch``; as many as the function requires.
 
     Raises:
@@ -199,7 +201,7 @@ def _parameters(fn: Any) -> list[inspect.Parameter]:
         return []
 
 
-def check(fn: Callable[..., Any], args: Sequence[Any] = (), *, target: str = "") -> Checked:
+def check(fn: Callable[..., object], args: Sequence[object] = (), *, target: str = "") -> Checked:
     """Capture ``fn(*args)`` on the simulated device, which must be installed, and list what cannot be captured.
 
     Raises:
@@ -225,8 +227,9 @@ def check(fn: Callable[..., Any], args: Sequence[Any] = (), *, target: str = "")
     kept: dict[tuple[str, str, int, str], UncapturedPlace] = {}
     for found in (*_of_events(events, home), *broken):  # of two for one operation at one place, the first
         kept.setdefault((found.op, found.file, found.line, found.kind), found)
-    outcomes = _outcomes(graph)
-    segments = graph._program.segments if graph._program is not None else []
+    program = graph._program
+    outcomes = _outcomes(program) if program is not None else {}
+    segments = program.segments if program is not None else []
     n_operations = sum(len(segment.tape.rows) for segment in segments)
     if not kept and not n_operations:
         raise CannotCheck(target, 'it computes nothing on the GPU; make its tensors with device="cuda"')
@@ -237,9 +240,9 @@ def check(fn: Callable[..., Any], args: Sequence[Any] = (), *, target: str = "")
     return Checked(name, tuple(findings), len(segments), n_operations, tuple(notes), _replayed(graph))
 
 
-def _replayed(graph: Any) -> dict[str, int] | None:
+def _replayed(graph: BridgedGraph) -> dict[str, int] | None:
     """How one replay runs, as the account of calls has it."""
-    if graph._program is None:
+    if graph._program is None or graph.account is None:
         return None
     with suppress(GfxGraphError):
         graph.replay()
@@ -247,11 +250,10 @@ def _replayed(graph: Any) -> dict[str, int] | None:
     return {way: calls.n_of(table, way) for way in calls.WAYS}
 
 
-def _outcomes(graph: Any) -> dict[tuple[str, int], str]:
+def _outcomes(program: Program) -> dict[tuple[str, int], str]:
     """By line: what the capture decided on values that the host read."""
     found: dict[tuple[str, int], list[str]] = {}
-    program = graph._program
-    for step in program.steps if program is not None else ():
+    for step in program.steps:
         for guard in step.guards if isinstance(step, ReadStep) else ():
             place = _place(str(guard.where))
             if place is not None:
@@ -277,7 +279,7 @@ class _Effects:
     def __exit__(self, *error: object) -> None:
         sys.setprofile(self._outer)
 
-    def _note(self, frame: Any, event: str, arg: Any) -> None:
+    def _note(self, frame: FrameType, event: str, arg: Any) -> None:
         is_said = event == "c_call" and arg in (print, input, open)
         if is_said or (event == "call" and frame.f_code is logging.Logger.callHandlers.__code__):
             name = f"{arg.__name__}()" if is_said else "logging"
@@ -292,7 +294,7 @@ class _Effects:
 _ONCE = "it runs once, in the capture; no replay repeats it"
 
 
-def _baked(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[UncapturedPlace]:
+def _baked(fn: Callable[..., object], args: Sequence[object]) -> Iterator[UncapturedPlace]:
     """Numbers that become constants of the graph: arguments, and what the function's code names outside of itself."""
     body = inspect.unwrap(getattr(fn, "forward", fn))
     place = _place(line_of(fn))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from gfxgraph import files, torch_names
 from gfxgraph.capture.record.user_lines import user_frame
+from gfxgraph.core.tape import Args, Kwargs
 from gfxgraph.reporting.module_names import Noting
 
 _LINE = re.compile(r".*\.py:\d+$")
@@ -43,23 +45,18 @@ class dump:  # noqa: N801  # a context, as torch.no_grad is
         self._modules = [name for name in names if name not in self._lines]
         self._kept: dict[str, Tensor] = {}
         self._noting = Noting()
-        self._handle: Any = None
-        self._mode: Any = None
+        self._watching = ExitStack()
 
     def __enter__(self) -> dump:
         self._kept.clear()
         if self._modules:
-            self._handle = nn.modules.module.register_module_forward_hook(self._after)
+            self._watching.callback(nn.modules.module.register_module_forward_hook(self._after).remove)
         if self._lines:
-            self._mode = _Lines(self)
-            self._mode.__enter__()
+            self._watching.enter_context(_Lines(self))
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._mode is not None:
-            self._mode.__exit__(*error)
-        if self._handle is not None:
-            self._handle.remove()
+        self._watching.close()
 
     def _after(self, module: nn.Module, args: object, result: object) -> None:
         if torch.compiler.is_compiling():
@@ -112,7 +109,7 @@ class _Lines(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
     def ignore_compile_internals(cls) -> bool:
         return True
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Args = (), kwargs: Kwargs | None = None) -> object:
         result = func(*args, **(kwargs or {}))
         frame = user_frame(sys._getframe(1))
         if frame is not None:

@@ -43,7 +43,7 @@ class Sources:
         return _node_at(module, int(line)) if module is not None else None
 
 
-def _modules_of(file: str) -> Iterator[Any]:
+def _modules_of(file: str) -> Iterator[object]:
     graph_module = getattr(sys.modules.get("torch.fx.graph_module"), "GraphModule", None)
     pending = [graph_module] if graph_module is not None else []
     while pending:
@@ -54,7 +54,7 @@ def _modules_of(file: str) -> Iterator[Any]:
             yield from objects_of({kind})
 
 
-def _node_at(module: Any, line: int) -> Any:
+def _node_at(module: Any, line: int) -> object:
     at = (getattr(module, "_lineno_map", None) or {}).get(line - type(module).forward.__code__.co_firstlineno)
     nodes = list(module.graph.nodes)
     return nodes[at] if at is not None and at < len(nodes) else None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from gfxgraph.capture import rooms
+from gfxgraph.capture.graph import BridgedGraph
 from gfxgraph.guard.tensor_names import TensorNames
 from gfxgraph.process import process
 from gfxgraph.reporting.inspection import Inspection
 from gfxgraph.reporting.reading import graphs_of, read_capture
 
 
-def inspect(obj: Any = None, *, tensors: bool = True) -> Inspection:
+def inspect(obj: object = None, *, tensors: bool = True) -> Inspection:
     """What a captured graph does, node by node, with the source line that made each node.
 
     Args:
@@ -25,7 +25,7 @@ def inspect(obj: Any = None, *, tensors: bool = True) -> Inspection:
     """
     state = process.current()
     names = TensorNames(sys._getframe(1)) if tensors else None
-    found: list[tuple[str, Any]] = []
+    found: list[tuple[str, BridgedGraph]] = []
     notes: list[str] = []
     if obj is None:
         found = [("", graph) for graph in list(state.graphs)] if state is not None else []

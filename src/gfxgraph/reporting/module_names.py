@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -39,7 +40,7 @@ class Noting:
         if path is not None:
             tape.modules[len(tape.rows)] = path
 
-    def path(self, frame: Any) -> str | None:
+    def path(self, frame: FrameType | None) -> str | None:
         """The path of the module that runs at a frame, below the outermost one; None if none does."""
         inner = outer = None
         while frame is not None:

@@ -40,7 +40,7 @@ def html(processes: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]] =
     rows = [_process(table, strings) for table in ranked]
     if len(rows) > 1:
         rows.insert(0, _process(_summed(ranked), strings))
-    data = {"lang": config.language_of(), "processes": rows, "strings": strings.known}
+    data = {"lang": config.language_of(), "processes": rows, "strings": list(strings)}
     data["phrases"] = in_chinese()
     data["compared"] = _compared(before, processes) if before else []
     # Only the closing tag ends a script element, and "<" can be escaped in JSON.
@@ -73,19 +73,11 @@ def write_report(path: str | Path) -> None:
     writer.write(Path(path), html([made]))
 
 
-class _Strings:
-    """Texts by number, without duplicates."""
-
-    def __init__(self) -> None:
-        self.known: list[str] = []
-        self._at: dict[str, int] = {}
+class _Strings(dict[str, int]):
+    """Numbers of texts, by text, in the order of the numbers."""
 
     def __call__(self, text: str) -> int:
-        found = self._at.get(text)
-        if found is None:
-            found = self._at[text] = len(self.known)
-            self.known.append(text)
-        return found
+        return self.setdefault(text, len(self))
 
 
 def _process(table: dict[str, Any], strings: _Strings) -> dict[str, Any]:

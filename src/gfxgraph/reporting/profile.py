@@ -17,7 +17,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import torch
 
 from gfxgraph import files
 from gfxgraph.capture import leaving
+from gfxgraph.capture.graph import BridgedGraph
 from gfxgraph.capture.replay.node_walk import can_walk, raw_exec, raw_graph, working_nodes
 from gfxgraph.capture.replay.program import Program, SegmentStep
 from gfxgraph.capture.replay.rollback import Rollback
@@ -157,13 +158,13 @@ class TimedGraphs:
         files.write(Path(path), json.dumps(chrome_trace(self.as_dict()["graphs"])))
 
 
-def profile_graph(graph: Any, name: str = "") -> GraphProfile:
+def profile_graph(graph: BridgedGraph, name: str = "") -> GraphProfile:
     """Time every node of one captured graph; what the replays change is put back.
 
     Raises:
         GfxGraphError, RuntimeError: it was not captured, or the device does not run it.
     """
-    program: Program = graph._program
+    program: Program = graph._program  # type: ignore[assignment]  # it was captured
     if not graph._is_instantiated:
         graph.instantiate()
     nodes: list[TimedNode] = []
@@ -252,7 +253,7 @@ def _by_profiler(
     return times, gap / 1e3
 
 
-def matched(events: Sequence[tuple[str, float]], nodes: Sequence[Any]) -> list[float] | None:
+def matched(events: Sequence[tuple[str, float]], nodes: Sequence[SegmentNode]) -> list[float] | None:
     """Give each node the time of its event: by kernel name in order, or by place where names are not the runtime's.
 
     Returns:
@@ -359,7 +360,7 @@ class profile:  # noqa: N801  # a function and a context, as torch.no_grad is
             self._leaving(graph)
         self.found.graphs.sort(key=lambda each: -each.ms * each.n_replays)
 
-    def _leaving(self, graph: Any) -> None:
+    def _leaving(self, graph: BridgedGraph) -> None:
         """Time a graph that was replayed in the block, at its end or when it is about to be destroyed."""
         n = graph.n_replays - self._before.get(id(graph), 0)
         if graph._program is None or n <= 0 or torch.cuda.is_current_stream_capturing():
@@ -367,7 +368,7 @@ class profile:  # noqa: N801  # a function and a context, as torch.no_grad is
         begun = time.perf_counter()
         with suppress(GfxGraphError, RuntimeError):  # the device may be gone
             made = profile_graph(graph, graph.account.name if graph.account is not None else "")
-            self.found.graphs.append(GraphProfile(**{**_fields(made), "n_replays": n}))
+            self.found.graphs.append(replace(made, n_replays=n))
         self._measuring += time.perf_counter() - begun
 
     @staticmethod
@@ -395,7 +396,3 @@ class profile:  # noqa: N801  # a function and a context, as torch.no_grad is
             if graph._program is not None:
                 found.graphs.append(profile_graph(graph, label))
         return found
-
-
-def _fields(made: GraphProfile) -> dict[str, Any]:
-    return {name: getattr(made, name) for name in GraphProfile.__slots__}

@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Any
 
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from gfxgraph import torch_names
 from gfxgraph.callables.explain_calls import regions
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.pieces.region import Region
+from gfxgraph.capture.graph import BridgedGraph
 from gfxgraph.capture.replay.graph_tensors import Layout, pool_of, pool_ranges
 from gfxgraph.capture.replay.node_walk import raw_graph
 from gfxgraph.capture.replay.program import CallStep, HostStep, Program, ReadStep, ReplayStep, SegmentStep
@@ -39,14 +39,14 @@ _NOT_CAPTURED = (
 )
 
 
-def graphs_of(obj: Any) -> tuple[list[tuple[str, Any]], list[str]]:
+def graphs_of(obj: object) -> tuple[list[tuple[str, BridgedGraph]], list[str]]:
     """(label, graph) of every graph that ``obj`` holds, and notes on missing ones.
 
     Raises:
         TypeError: it never holds any.
     """
     obj = _behind(obj)
-    if hasattr(obj, "_program") and hasattr(obj, "n_replays"):
+    if isinstance(obj, BridgedGraph):
         return [("", obj)], []
     if isinstance(obj, Region):
         inner = list(obj._variants.values())
@@ -60,25 +60,25 @@ def graphs_of(obj: Any) -> tuple[list[tuple[str, Any]], list[str]]:
         ]
         inner_made, inner_notes = _of_many(regions(obj), [])
         return made + inner_made, notes + inner_notes
-    held = [item for item in map(_behind, getattr(obj, "__dict__", {}).values()) if _is_known(item)]
+    held = [
+        item
+        for item in map(_behind, getattr(obj, "__dict__", {}).values())
+        if isinstance(item, (BridgedGraph, Graphed, Region))
+    ]
     if not held:
         raise TypeError(_NOT_CAPTURED.format(kind=type(obj).__name__))
     return _of_many(held, [])
 
 
-def _behind(item: Any) -> Any:
+def _behind(item: object) -> object:
     """The graphed callable of a graphed module; anything else as it is."""
     with contextlib.suppress(TypeError):
         return Graphed.of(item)
     return item
 
 
-def _is_known(item: Any) -> bool:
-    return isinstance(item, (Graphed, Region)) or (hasattr(item, "_program") and hasattr(item, "n_replays"))
-
-
-def _of_many(objects: Iterable[Any], notes: list[str]) -> tuple[list[tuple[str, Any]], list[str]]:
-    made: list[tuple[str, Any]] = []
+def _of_many(objects: Iterable[object], notes: list[str]) -> tuple[list[tuple[str, BridgedGraph]], list[str]]:
+    made: list[tuple[str, BridgedGraph]] = []
     for each in objects:
         found, said = graphs_of(each)
         made += found
@@ -86,9 +86,9 @@ def _of_many(objects: Iterable[Any], notes: list[str]) -> tuple[list[tuple[str, 
     return made, notes
 
 
-def read_capture(graph: Any, label: str = "", names: TensorNames | None = None) -> InspectedCapture:
+def read_capture(graph: BridgedGraph, label: str = "", names: TensorNames | None = None) -> InspectedCapture:
     """One captured graph as plain data."""
-    program: Program = graph._program
+    program: Program = graph._program  # type: ignore[assignment]  # it was captured
     steps = tuple(_step(step, program, names) for step in program.steps)
     where = next((step.where for step in steps if step.where), "")
     where = where or next((node.where for step in steps for node in step.nodes if node.where), "")

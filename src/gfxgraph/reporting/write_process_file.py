@@ -14,6 +14,7 @@ from typing import Any
 
 from gfxgraph import files
 from gfxgraph.capture import leaving
+from gfxgraph.capture.graph import BridgedGraph
 from gfxgraph.config import Config
 from gfxgraph.diagnostics.render import without_secrets
 from gfxgraph.errors import GfxGraphError
@@ -78,7 +79,7 @@ def process_report(with_nodes: bool = True) -> dict[str, Any]:
     return made
 
 
-def _leaving(graph: Any) -> None:
+def _leaving(graph: BridgedGraph) -> None:
     """Read a graph that is about to be destroyed: when main() has returned, a program's graphs are gone."""
     if len(_gone) >= MOST_GONE:
         return

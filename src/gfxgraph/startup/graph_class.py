@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gfxgraph import torch_names
 from gfxgraph.process import bridge
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name != "BridgedCUDAGraph":
         raise AttributeError(name)
     # lazily: all of these need torch

@@ -36,7 +36,7 @@ from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import flat, has_layout, memory_of, storage_address
 from gfxgraph.capture.replay.program import HostStep, ReadStep, SegmentStep, Step, share_memory
 from gfxgraph.capture.undo import is_entered, put_below, take_off
-from gfxgraph.core.tape import TapeValue, leaves
+from gfxgraph.core.tape import Args, Kwargs, TapeValue, leaves
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When
 from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
@@ -114,7 +114,7 @@ class MovingTensors:
                 step.moving.discard(id(tensor))
                 del self._steps[id(tensor)]
 
-    def note(self, row: UnsafeOp, name: str, step: Step | None, args: Any, kwargs: Any) -> None:
+    def note(self, row: UnsafeOp, name: str, step: Step | None, args: Args, kwargs: Kwargs) -> None:
         """Decide whether the results of an unsafe operation that became a step move."""
         session = self._session()
         if not isinstance(step, HostStep) or session is None or session.policy is not OnUnsafe.SPLIT:
@@ -153,7 +153,7 @@ class MovingTensors:
 
     # -- operations on moving tensors -------------------------------------------------------------------------
 
-    def operation(self, name: str, args: Any, kwargs: Any) -> UnsafeOp | None:
+    def operation(self, name: str, args: Args, kwargs: Kwargs) -> UnsafeOp | None:
         """Handle an operation without a Python call: a view of a moving result stays moving; any other fixes its
         arguments.
         """
@@ -165,7 +165,7 @@ class MovingTensors:
         self.fix(found)
         return None
 
-    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def call(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Handle a torch call inside the capture."""
         session = self._session()
         if holds_numbers((args, kwargs)):
@@ -185,7 +185,7 @@ class MovingTensors:
             return self._answered(session, name, func, args, kwargs)
         return self._made(session, name, func, args, kwargs)
 
-    def by_number(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def by_number(self, func: Any, args: Args, kwargs: Kwargs) -> object:
         """Handle a torch call with a tracked number: repeat it with the fresh value, or pin the value."""
         session = self._session()
         tensors = flat(args, kwargs)
@@ -199,7 +199,7 @@ class MovingTensors:
             return func(*plain(args), **plain(kwargs))
         return self._made(session, name, replaced.original_of(func), args, kwargs)
 
-    def _answered(self, session: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    def _answered(self, session: Any, name: str, func: Any, args: Args, kwargs: Kwargs) -> object:
         """Record a read by Python that depends on the shape."""
         value = func(*args, **kwargs)
         step, ref = self._read(session, name, func, args, kwargs, value)
@@ -209,11 +209,13 @@ class MovingTensors:
         session.values.escaped(ref, value, name)
         return value
 
-    def _read(self, session: Any, name: str, func: Any, args: Any, kwargs: Any, value: Any) -> tuple[ReadStep, Any]:
+    def _read(
+        self, session: Any, name: str, func: Any, args: Args, kwargs: Kwargs, value: Any
+    ) -> tuple[ReadStep, Any]:
         ref, step = session.values.new_read(partial(func, *args, **kwargs), value, f"torch.Tensor.{name}", place())
         return step, ref
 
-    def _made(self, session: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    def _made(self, session: Any, name: str, func: Any, args: Any, kwargs: Any) -> object:
         where = place()
         takes_numbers = holds_numbers((args, kwargs))
         spec_args, spec_kwargs = session.values.own_refs((args, kwargs)) if takes_numbers else (args, kwargs)
@@ -222,7 +224,7 @@ class MovingTensors:
         wrote: list[Tensor] = []
         states = session.generators.foreign_states(args, kwargs)
 
-        def make() -> tuple[Any, Step | None]:
+        def make() -> tuple[object, Step | None]:
             session.rollback.save_states(states)
             with WriteSaver(session, wrote):
                 out = func(*args, **kwargs)
@@ -258,7 +260,7 @@ class MovingCalls(TorchFunctionMode):
         super().__init__()
         self._moving = moving
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> object:
         kwargs = kwargs or {}
         if self._moving.is_idle:
             return func(*args, **kwargs)
@@ -276,7 +278,7 @@ class WriteSaver(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-typ
         self._made: set[int] = set()
         self._found = found
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> object:
         kwargs = kwargs or {}
         if hasattr(func, "_schema"):
             writes = [*written(func, args, kwargs)]
@@ -295,7 +297,7 @@ def _needs_gradients(tensors: list[Tensor]) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-def _can_be_made_again(tensors: list[Tensor], kwargs: Any) -> bool:
+def _can_be_made_again(tensors: list[Tensor], kwargs: Kwargs) -> bool:
     """True if the call would mean the same at a replay."""
     return not (
         "out" in kwargs  # a replay may pass other memory
@@ -307,13 +309,13 @@ def _can_be_made_again(tensors: list[Tensor], kwargs: Any) -> bool:
     )
 
 
-def _as_now(func: Callable[..., Any]) -> Callable[..., Any]:
+def _as_now(func: Callable[..., Any]) -> Callable[..., object]:
     """Wrap ``func`` so that it runs under the autocast settings of now, wherever it is called."""
     if not torch.is_autocast_enabled("cuda"):
         return func
     dtype = torch.get_autocast_dtype("cuda")
 
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def called(*args: Any, **kwargs: Any) -> object:
         with torch.autocast("cuda", dtype, cache_enabled=False):
             return func(*args, **kwargs)
 

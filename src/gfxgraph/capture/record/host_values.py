@@ -38,7 +38,7 @@ from gfxgraph.capture.record.user_lines import place, wants_plain_numbers
 from gfxgraph.capture.replay.graph_tensors import flat, kept_identity, memory_of, overwrite
 from gfxgraph.capture.replay.program import CallStep, HostStep, ReadStep, Step
 from gfxgraph.core.expressions import REFS, Expressions, Ref, ValueGuard, same_value
-from gfxgraph.core.tape import leaves, substitute, where_of
+from gfxgraph.core.tape import Args, Kwargs, leaves, substitute, where_of
 from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
@@ -120,7 +120,7 @@ class HostValues:
         with torch.DisableTorchFunction():  # dynamic_shapes.py would take the look at its memory for the program's
             return memory_of(tensor) in self.tainted
 
-    def reads_tainted(self, args: Any, kwargs: Any) -> bool:
+    def reads_tainted(self, args: Args, kwargs: Kwargs) -> bool:
         return any(self.is_tainted(t) for t in flat(args, kwargs))
 
     def comes_from_device(self, tensor: Tensor) -> bool:
@@ -316,7 +316,7 @@ class HostValues:
         keeper.escaped(ref, value, kind or getattr(func, "__name__", str(func)))
         return value
 
-    def passed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def passed(self, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
         """Call a torch function that has tracked numbers among its arguments."""
         here = _here()
         if here is None:
@@ -387,7 +387,7 @@ class HostValues:
 # -- what ``.item()`` returns inside a capture ---------------------------------------------------------------
 
 
-_MISSING: Any = object()
+_MISSING: object = object()
 _PLAIN = (bool, int, float, complex)
 
 
@@ -401,7 +401,7 @@ class _TorchFunction:
         return _passed_to_torch
 
 
-def _passed_to_torch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+def _passed_to_torch(func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
     keeper = next(leaves((args, kwargs), NUMBERS))._keeper
     return keeper.passed(func, args, kwargs or {})
 
@@ -418,7 +418,7 @@ class TrackedNumber(metaclass=_OfNumbers):
 
     _keeper: Any
     """The ``HostValues`` of the capture that it was read in."""
-    _captured: Any
+    _captured: object
     _ref: Ref
 
     def __new__(cls, keeper: Any, captured: Any = _MISSING, ref: Any = None) -> Any:

@@ -17,6 +17,7 @@ from gfxgraph.capture.patches.deferred_calls import quiet
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, session_here
 from gfxgraph.capture.record.streams import noting
 from gfxgraph.capture.replay.graph_tensors import flat
+from gfxgraph.core.tape import Args, Kwargs
 from gfxgraph.core.unsafe import BY_NAME, NO_LAYOUT, UnsafeOp, When
 from gfxgraph.process import process
 from gfxgraph.process.process import OngoingRecording
@@ -69,7 +70,7 @@ def written_arguments(schema: Any) -> tuple[tuple[int, str], ...]:
     )
 
 
-def written(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, ...]:
+def written(func: Any, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
     """The arguments whose content the operation changes; those of which it makes another view only are none."""
     if torch.Tag.inplace_view in func.tags:
         return ()
@@ -80,7 +81,7 @@ def written(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, ...]:
     return tuple(t for t in flat(args, kwargs) if id(t) in targets)
 
 
-def outs(func: Any, kwargs: dict[str, object]) -> tuple[str, ...]:
+def outs(func: Any, kwargs: Kwargs) -> tuple[str, ...]:
     """Names of torch's ``out=`` among the arguments, where they are on the device: nothing reads what they hold."""
     names = [a.name for a in func._schema.arguments if a.is_out and func.namespace == "aten"]
     return tuple(name for name in names if isinstance(given := kwargs.get(name), Tensor) and given.is_cuda)
@@ -101,9 +102,9 @@ _FUNCTIONS = "cat addmm"
 _NN = "gelu"
 
 
-def _found() -> dict[str, Callable[..., Any]]:
+def _found() -> dict[str, Callable[..., object]]:
     rooms = ((Tensor.__base__, _METHODS), (torch, _FUNCTIONS), (torch.nn.functional, _NN))
-    found: dict[str, Callable[..., Any]] = {}
+    found: dict[str, Callable[..., object]] = {}
     for room, names in rooms:
         for name in names.split():
             binding = getattr(room, name.partition(".")[0], None)
@@ -119,7 +120,7 @@ BINDINGS = _found()
 # Which calls of a listed operation are unsafe: the table's ``When``, evaluated on actual arguments.
 
 
-def always(args: Any, kwargs: Any) -> bool:
+def always(args: Any, kwargs: object) -> bool:
     # Reading a tensor that is on the host needs no device.
     first = args[0] if args else None
     if isinstance(first, Tensor):
@@ -127,11 +128,11 @@ def always(args: Any, kwargs: Any) -> bool:
     return True
 
 
-def never(args: Any, kwargs: Any) -> bool:
+def never(args: object, kwargs: object) -> bool:
     return False
 
 
-def crosses_device(args: Any, kwargs: Any) -> bool:
+def crosses_device(args: Any, kwargs: Kwargs) -> bool:
     """copy_(dst, src, non_blocking) and _to_copy(x, device=, non_blocking=) between host and device."""
     first = args[0]
     if len(args) > 1 and isinstance(args[1], Tensor):
@@ -173,16 +174,16 @@ def host_or_mask_index(args: Any, kwargs: Any) -> bool:
     return masks > 0
 
 
-def no_output_size(args: Any, kwargs: Any) -> bool:
+def no_output_size(args: object, kwargs: Any) -> bool:
     return kwargs.get("output_size") is None and always(args, kwargs)
 
 
-def tensor_std(args: Any, kwargs: Any) -> bool:
+def tensor_std(args: Args, kwargs: Kwargs) -> bool:
     std = args[1] if len(args) > 1 else kwargs.get("std")
     return isinstance(std, Tensor) and std.is_cuda
 
 
-def different_tensors(args: Any, kwargs: Any) -> bool:
+def different_tensors(args: Any, kwargs: object) -> bool:
     return args[0].is_cuda and args[0] is not args[1]
 
 
@@ -298,7 +299,7 @@ def compiled_targets() -> Targets:
     return {short: each for short, each in found.items() if each[0] is not None}
 
 
-def _make_guards(manager: Any, *args: Any, **kwargs: Any) -> None:
+def _make_guards(manager: object, *args: object, **kwargs: object) -> None:
     session = process.active_session()
     if session is None:
         return STOCK["guards"](manager, *args, **kwargs)  # type: ignore[no-any-return]
@@ -311,7 +312,7 @@ def _make_guards(manager: Any, *args: Any, **kwargs: Any) -> None:
         session.recorder.paused = was
 
 
-def _run_compiled(graph: Any, inputs: Any) -> Any:
+def _run_compiled(graph: object, inputs: object) -> object:
     session = session_here()
     if session is not None:
         session.recorder.hold(inputs)
@@ -328,7 +329,7 @@ def whole_targets() -> Targets:
     }
 
 
-def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
+def linear(input: object, weight: object, bias: object = None) -> Tensor:
     """Replaces ``torch.nn.functional.linear`` while any thread captures."""
     recorder = None if torch.compiler.is_compiling() else _recorder()
     if (
@@ -343,13 +344,13 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
 
 
 def attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: Any = 0.0,
-    is_causal: Any = False,
-    **named: Any,
+    query: object,
+    key: object,
+    value: object,
+    attn_mask: object = None,
+    dropout_p: object = 0.0,
+    is_causal: object = False,
+    **named: object,
 ) -> Tensor:
     """Replaces ``torch.nn.functional.scaled_dot_product_attention`` while any thread captures."""
     recorder = None if torch.compiler.is_compiling() else _recorder()
@@ -391,7 +392,7 @@ def _is_plain(tensor: Any) -> bool:
     return type(tensor) in _EXACT and tensor.is_cuda and not tensor.is_nested
 
 
-def _whole(overload: Any, original: Any) -> object:
+def _whole(overload: object, original: Any) -> object:
     """Make the object that the recorder receives as the overload, which the tape will call."""
 
     def call(*args: Any, **kwargs: Any) -> Tensor:

@@ -41,7 +41,7 @@ from gfxgraph.capture.record.host_values import plain
 from gfxgraph.capture.record.overloads import NO_NODE, OPS, OpInfo, identity
 from gfxgraph.capture.record.user_lines import LIBRARIES, SKIP, place, user_frame
 from gfxgraph.capture.replay.graph_tensors import Layout, flat, has_layout, is_wrapper, storage_address
-from gfxgraph.core.tape import Opaque, Tape, TapeValue, new_value
+from gfxgraph.core.tape import Args, Kwargs, Opaque, Tape, TapeValue, new_value
 from gfxgraph.core.unsafe import BY_NAME, NO_LAYOUT, Kind, UnsafeOp, When
 from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
@@ -72,7 +72,7 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
         """Values made by the current segment's operations."""
         self.storages: dict[int, TapeValue] = {}
         self.externals: dict[TapeValue, Tensor] = {}
-        self.mutated: dict[tuple[int, Any, Any], Tensor] = {}
+        self.mutated: dict[tuple[int, object, object], Tensor] = {}
         self.reader: Callable[[], int | tuple[int, ...]] = _no_reader
         self.reader_stream = -1
         self.readers: dict[int, Callable[[], int | tuple[int, ...]]] = {}
@@ -167,7 +167,7 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
 
     # -- dispatch ---------------------------------------------------------------------------------
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Sequence[object], args: Any = (), kwargs: Any = None) -> object:
         # Every line from here to the end of `_view` and `_launch` runs once for each operation of a capture: see
         # benchmarks/record_cost.py. One call of Python's more costs as much as five of them.
         if self.paused:
@@ -292,7 +292,7 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
 
     # -- values -----------------------------------------------------------------------------------
 
-    def _spec(self, item: Any) -> Any:
+    def _spec(self, item: Any) -> object:
         kind = type(item)
         if kind is Tensor:
             value = item.__weakref__  # see known
@@ -374,7 +374,7 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
 
     def _made_of(
         self, out: Any, position: int, info: OpInfo, args: Any, kwargs: Any, spec_args: list[Any], spec_kwargs: Any
-    ) -> Any:
+    ) -> object:
         """Value of a result that is not one device tensor; `_HOST_WORK` if it was computed on the host once and for
         all.
         """
@@ -428,13 +428,13 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
             type(item) is TapeValue and (item.address or item.root is not None) for item in (*args, *kwargs.values())
         )
 
-    def _made_in_parts(self, info: OpInfo, args: Any, kwargs: Any, out: object) -> object:
+    def _made_in_parts(self, info: OpInfo, args: Args, kwargs: Kwargs, out: object) -> object:
         """The operation's parts are in the program already, as launches that no row names and steps on the host."""
         self.adopt(out)
         self.note_effects(info, args, kwargs)
         return out
 
-    def note_effects(self, info: OpInfo, args: Any, kwargs: Any, spec_args: Sequence[Any] = ()) -> None:
+    def note_effects(self, info: OpInfo, args: Args, kwargs: Kwargs, spec_args: Sequence[Any] = ()) -> None:
         """Note which external tensors the operation wrote, and that it drew random numbers.
 
         Args:
@@ -523,9 +523,7 @@ class HostOperand(NoStorage):
     """Nor has it any on the device: the capture's first tensor in host memory."""
 
 
-def not_recorded(
-    recorder: Recorder, func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
-) -> object:
+def not_recorded(recorder: Recorder, func: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
     """A question of C++'s, or a higher-order operator: what its implementation calls is recorded."""
     if not isinstance(func, torch_names.HigherOrderOperator):
         return func(*args, **kwargs)
@@ -537,9 +535,7 @@ def not_recorded(
     return seen_inside(recorder, func, args, kwargs)
 
 
-def seen_inside(
-    mode: Any, func: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
-) -> object:
+def seen_inside(mode: Any, func: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
     """Call an operator such that the mode sees what a higher-order one's implementation calls.
 
     Torch calls that with no mode but those below this one, and some implementations insist on none: what they are
@@ -571,8 +567,8 @@ def otherwise(
     recorder: Recorder,
     found: NoStorage,
     func: Callable[..., object],
-    args: tuple[object, ...],
-    kwargs: dict[str, object],
+    args: Args,
+    kwargs: Kwargs,
 ) -> object:
     """An operation whose tensors are not all of device memory with strides."""
     if isinstance(found, HostOperand):  # looked at once more, as all that come from now on
@@ -584,7 +580,7 @@ def otherwise(
     return recorder.session.unsafe_op(NO_LAYOUT, func, args, kwargs)
 
 
-def looked_at(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+def looked_at(recorder: Recorder, info: OpInfo, args: Any, kwargs: Kwargs) -> tuple[object, object, object]:
     """Handle a call that may not be one to record.
 
     Returns:
@@ -630,13 +626,13 @@ def as_outside() -> Any:
     return torch_names._ForceDispatchKeyGuard(torch_names._dispatch_tls_local_include_set(), excluded)
 
 
-def _repaired(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> Any:
+def _repaired(recorder: Recorder, info: OpInfo, args: Args, kwargs: Kwargs) -> Any:
     """Arguments adjusted to what another library's kernel assumes about them."""
     with recorder:  # the copies belong to the capture
         return rooms.repaired(args, kwargs, info.mutates)
 
 
-def _unsafe(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> UnsafeOp | None:
+def _unsafe(recorder: Recorder, info: OpInfo, args: Args, kwargs: Kwargs) -> UnsafeOp | None:
     """The row of the unsafe table that applies to this call, if any."""
     if info.unsafe is not None and info.applies(args, kwargs):  # type: ignore[misc]
         recorder.session.moving.operation(info.name, args, kwargs)
@@ -654,7 +650,7 @@ def _unsafe(recorder: Recorder, info: OpInfo, args: Any, kwargs: Any) -> UnsafeO
     return session.host.row_of(info, args, kwargs)
 
 
-def _is_pinned_copy(recorder: Recorder, info: OpInfo, args: Any) -> bool:
+def _is_pinned_copy(recorder: Recorder, info: OpInfo, args: Args) -> bool:
     """True for a copy back to the device of data that the graph itself copies to the host."""
     if info.unsafe is None:
         return False
@@ -680,7 +676,7 @@ def is_traced(tensor: Tensor) -> bool:
     return type(tensor).__name__ in _TRACED
 
 
-def is_host_work(args: Any, kwargs: Any, out: Any) -> bool:
+def is_host_work(args: Args, kwargs: Kwargs, out: Any) -> bool:
     """True if an operation has tensors, and all are in host memory."""
     tensors = flat(args, kwargs, out)
     return bool(tensors) and not any(tensor.is_cuda for tensor in tensors)

@@ -102,7 +102,7 @@ class GraphedProgram(GraphedObject):
         """Inputs that keep moving: our memory for each, as bytes."""
         self._missed: deque[object] = deque(maxlen=MOST_GRAPHS)
         """The last arguments that ran eagerly, past `MOST_CAPTURES`."""
-        self._streams: dict[int, Any] = {}
+        self._streams: dict[int, object] = {}
         self._last: tuple[int, Any] | None = None
         """The stream of the last graph launch, and an event recorded after it."""
         self._times: Any = None

@@ -55,7 +55,7 @@ def command(one: Path, other: Path, rtol: float, as_json: bool, quiet: bool) -> 
     sys.exit(STATUS_DIFFERENT if rows else 0)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, object]:
     # lazily: help does without
     import zipfile
 

@@ -73,7 +73,7 @@ class Regions:
         self._before: weakref.WeakKeyDictionary[Region, dict[str, Any]] = weakref.WeakKeyDictionary()
         """What they had counted at the last reset."""
 
-    def tables(self) -> Iterator[dict[str, Any]]:
+    def tables(self) -> Iterator[dict[str, object]]:
         for region in living():
             if not isinstance(region, Piece):
                 found, before = region.stats(), self._before.get(region, {"replays": 0, "eager": {}})

@@ -186,7 +186,7 @@ def of_graph(where: str) -> _OfGraphs:
     return found
 
 
-def tables() -> list[dict[str, Any]]:
+def tables() -> list[dict[str, object]]:
     """Every account in which anything was counted."""
     found = [each.table() for each in (*list(_open), *list(_closed.values()), *list(_plain.values()))]
     found += [table for other in others for table in other.tables()]
@@ -207,7 +207,7 @@ def _together(one: Any, other: Any) -> object:
     return one if isinstance(one, str) else one + other
 
 
-def summed(found: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def summed(found: Iterable[dict[str, Any]]) -> dict[str, object]:
     """All accounts in one: calls by way, and the accounts themselves, those with the most calls first.
 
     Callables of one name and line, in this process or in several, are one.

@@ -33,7 +33,7 @@ class OngoingRecording(Protocol):
     paused: bool
     is_wary: bool
     rows: list[Any]
-    externals: dict[Any, Any]
+    externals: dict[object, object]
 
     def __torch_dispatch__(self, func: object, types: object, args: object = ..., kwargs: object = ...) -> object: ...
 
@@ -166,10 +166,10 @@ def sessions() -> _Stack:
     return stack
 
 
-def leftover_modes() -> list[Any]:
+def leftover_modes() -> list[object]:
     """Recorders of this thread whose sessions are over and that could not be popped yet."""
     try:
-        modes: list[Any] = _local.modes
+        modes: list[object] = _local.modes
     except AttributeError:
         modes = _local.modes = []
     return modes

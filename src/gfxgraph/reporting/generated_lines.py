@@ -23,7 +23,7 @@ class Sources:
     """Finds the program's lines, and caches them by generated file."""
 
     def __init__(self) -> None:
-        self._modules: dict[str, Any] = {}
+        self._modules: dict[str, object] = {}
 
     def of(self, where: str) -> str:
         """``where`` itself, or the line from which it was generated, if known; "" if there was no line."""

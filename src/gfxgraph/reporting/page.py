@@ -29,7 +29,7 @@ LONGEST_PERIOD = 512
 """Most nodes of one repeated layer."""
 
 
-def html(processes: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]] = ()) -> str:
+def html(processes: Sequence[dict[str, Any]], before: Sequence[dict[str, object]] = ()) -> str:
     """The page for the data from ``process_files.read``, the most replayed process first.
 
     Args:
@@ -48,7 +48,7 @@ def html(processes: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]] =
     return files("gfxgraph.reporting").joinpath("page.html").read_text(encoding="utf-8").replace("/*DATA*/", text)
 
 
-def is_readable(process: dict[str, Any]) -> bool:
+def is_readable(process: dict[str, object]) -> bool:
     """Whether a page can be made from a file's data, which anybody may have written."""
     try:
         html([process]).encode()
@@ -80,7 +80,7 @@ class _Strings(dict[str, int]):
         return self.setdefault(text, len(self))
 
 
-def _process(table: dict[str, Any], strings: _Strings) -> dict[str, Any]:
+def _process(table: dict[str, Any], strings: _Strings) -> dict[str, object]:
     inspection = table.get("inspection") or {"captures": [], "runtime": "", "left_out": 0}
     return {
         "pid": table["pid"],
@@ -102,7 +102,7 @@ def _process(table: dict[str, Any], strings: _Strings) -> dict[str, Any]:
 
 def _summed(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """All processes as one, without the graphs of each."""
-    stats: dict[str, Any] = {}
+    stats: dict[str, object] = {}
     for key in run_line.COUNTED:
         stats[key] = sum(table["stats"].get(key) or 0 for table in tables)
     accounts = [each for table in tables for each in (table["stats"].get("calls") or {}).get("of", ())]
@@ -119,7 +119,7 @@ def _summed(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _compared(before: Sequence[dict[str, Any]], now: Sequence[dict[str, Any]]) -> list[list[Any]]:
+def _compared(before: Sequence[dict[str, object]], now: Sequence[dict[str, object]]) -> list[list[Any]]:
     """Calls by way, and GPU milliseconds of a replay by module, of two runs: what, before, now."""
     runs = [_summed(run) for run in (before, now)]
     rows = [[way, *(run["stats"]["calls"][way] for run in runs)] for way in calls.WAYS]
@@ -142,7 +142,7 @@ def _line(table: dict[str, Any], is_chinese: bool) -> str:
     return f"{told}. {timed}" if timed else told
 
 
-def _reasons(stats: dict[str, Any]) -> list[list[Any]]:
+def _reasons(stats: dict[str, Any]) -> list[list[object]]:
     """Why calls did not run by one graph, the costliest first: way, calls, seconds, callable, reason, line."""
     account = stats.get("calls") or {"of": []}
     found = []
@@ -161,7 +161,7 @@ def _reasons(stats: dict[str, Any]) -> list[list[Any]]:
     return sorted(found, key=lambda row: (row[0] != "raised", -float(row[2] or 0.0), -int(row[1]))) + warm
 
 
-def _profile(found: dict[str, Any] | None) -> dict[str, Any] | None:
+def _profile(found: dict[str, Any] | None) -> dict[str, object] | None:
     """What the page draws of a profile: one step, modules as a tree, and each graph's nodes in order."""
     if not found or not found["graphs"]:
         return None
@@ -186,7 +186,7 @@ def _profile(found: dict[str, Any] | None) -> dict[str, Any] | None:
     return {"step_ms": step_ms, "busy_ms": found["busy_ms"] / n_steps, "tree": _listed(tree), "axis": axis, **tables}
 
 
-def _runs(nodes: Sequence[dict[str, Any]]) -> list[list[Any]]:
+def _runs(nodes: Sequence[dict[str, object]]) -> list[list[object]]:
     """Nodes in a row of one module as one: module, milliseconds, nodes."""
     found: list[list[Any]] = []
     for node in nodes:
@@ -198,7 +198,7 @@ def _runs(nodes: Sequence[dict[str, Any]]) -> list[list[Any]]:
     return found
 
 
-def _listed(tree: dict[str, Any]) -> list[Any]:
+def _listed(tree: dict[str, Any]) -> list[object]:
     """A tree as nested lists: name, milliseconds, parts."""
     parts = sorted(tree["parts"].values(), key=lambda part: -part["ms"])
     return [tree["name"], tree["ms"], [_listed(part) for part in parts]]
@@ -221,7 +221,7 @@ def _source(where: str) -> str:
     return "\n".join(f"{n:>5}{'>' if n == int(line) else ' '} {text}" for n, text in lines.items() if text)
 
 
-def _capture(capture: dict[str, Any], strings: _Strings) -> dict[str, Any]:
+def _capture(capture: dict[str, Any], strings: _Strings) -> dict[str, object]:
     steps = [_step(step, strings) for step in capture["steps"]]
     known = [step["driver_nbytes"] for step in capture["steps"] if step["driver_nbytes"] is not None]
     return {
@@ -236,11 +236,11 @@ def _capture(capture: dict[str, Any], strings: _Strings) -> dict[str, Any]:
     }
 
 
-def _tensor(tensor: dict[str, Any]) -> list[Any]:
+def _tensor(tensor: dict[str, object]) -> list[object]:
     return [tensor["name"] or tensor["place"], tensor["layout"], tensor["nbytes"]]
 
 
-def _step(step: dict[str, Any], strings: _Strings) -> dict[str, Any]:
+def _step(step: dict[str, Any], strings: _Strings) -> dict[str, object]:
     nodes = step["nodes"]
     folds = folded([(n["kind"], n["kernel"], n["op"], n["where"]) for n in nodes])
     return {
@@ -250,7 +250,7 @@ def _step(step: dict[str, Any], strings: _Strings) -> dict[str, Any]:
     }
 
 
-def _node(node: dict[str, Any], strings: _Strings) -> list[Any]:
+def _node(node: dict[str, Any], strings: _Strings) -> list[object]:
     after = list(node["after"])
     return [
         *(strings(node[name]) for name in ("kind", "name", "kernel", "op", "where")),

@@ -20,7 +20,7 @@ def read(folder: str | Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda table: table["at"])
 
 
-def read_one(folder: str | Path, name: str) -> dict[str, Any]:
+def read_one(folder: str | Path, name: str) -> dict[str, object]:
     """The data of one process.
 
     Raises:

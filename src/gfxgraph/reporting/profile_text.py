@@ -31,7 +31,7 @@ def text(found: dict[str, Any], most: int = 12) -> str:
     return "\n".join(lines)
 
 
-def chrome_trace(graphs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def chrome_trace(graphs: Sequence[dict[str, Any]]) -> dict[str, object]:
     """One replay of each graph as Chrome's trace events."""
     events: list[dict[str, Any]] = []
     for pid, graph in enumerate(graphs):

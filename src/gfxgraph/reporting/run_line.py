@@ -132,7 +132,7 @@ def ranked(account: dict[str, Any], way: str) -> list[tuple[dict[str, Any], str,
     return sorted(found, key=cost, reverse=True)
 
 
-def _reasons(account: dict[str, Any], way: str, is_chinese: bool) -> Iterator[str]:
+def _reasons(account: dict[str, object], way: str, is_chinese: bool) -> Iterator[str]:
     found = ranked(account, way)
     warm = sum(n for _, why, n in found if why == WARM_UP)
     others = [each for each in found if each[1] != WARM_UP]

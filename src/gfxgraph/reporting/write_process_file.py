@@ -58,7 +58,7 @@ def arrange(settings: Config) -> None:
     writer.start()
 
 
-def process_report(with_nodes: bool = True) -> dict[str, Any]:
+def process_report(with_nodes: bool = True) -> dict[str, object]:
     """Everything known about this process: counters, captures, memory."""
     state = process.current()
     made: dict[str, Any] = {
@@ -97,7 +97,7 @@ def _here() -> str:
         return ""
 
 
-def _captures(found: Inspection, gone: list[InspectedCapture]) -> dict[str, Any]:
+def _captures(found: Inspection, gone: list[InspectedCapture]) -> dict[str, object]:
     """The most replayed captures, up to the limit of nodes; those in ``gone`` were destroyed earlier."""
     ranked = sorted((*found.captures, *gone), key=lambda capture: -capture.n_replays)
     kept: list[InspectedCapture] = []
@@ -114,7 +114,7 @@ def _captures(found: Inspection, gone: list[InspectedCapture]) -> dict[str, Any]
     return {**table, "left_out": len(ranked) - len(kept)}
 
 
-def write(folder: str, report: dict[str, Any]) -> None:
+def write(folder: str, report: dict[str, object]) -> None:
     """Replace this process's file atomically."""
     target = Path(folder) / f"gfxgraph-{os.getpid()}.json"
     files.new_folder(target.parent)

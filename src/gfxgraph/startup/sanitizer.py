@@ -33,16 +33,18 @@ def compute_sanitizer_cmd(argv: Sequence[str]) -> list[str]:
 def _compute_sanitizer() -> str:
     homes = config.variables(["CUDA_HOME", "CUDA_PATH"])
     places = [os.path.join(home, "bin", "compute-sanitizer") for home in homes.values()] + list(_NVIDIA_PLACES)
-    found = shutil.which("compute-sanitizer") or next((place for place in places if os.access(place, os.X_OK)), None)
-    if found is None:
-        raise ActivationError("sanitizer_not_found", tool="compute-sanitizer", tried=", ".join(["PATH", *places]))
-    return found
+    found = shutil.which("compute-sanitizer")
+    return found or _first("compute-sanitizer", os.X_OK, places, ["PATH"])
 
 
 def _debug_agent() -> str:
     homes = config.variables(["ROCM_PATH", "ROCM_HOME", "HIP_PATH"])
-    places = [os.path.join(home, "lib", _AGENT) for home in (*homes.values(), "/opt/rocm")]
-    found = next((place for place in places if os.path.exists(place)), None)
+    return _first(_AGENT, os.F_OK, [os.path.join(home, "lib", _AGENT) for home in (*homes.values(), "/opt/rocm")])
+
+
+def _first(tool: str, mode: int, places: Sequence[str], others: Sequence[str] = ()) -> str:
+    """The first place that can be accessed as ``mode`` says; ``others`` were tried before."""
+    found = next((place for place in places if os.access(place, mode)), None)
     if found is None:
-        raise ActivationError("sanitizer_not_found", tool=_AGENT, tried=", ".join(places))
+        raise ActivationError("sanitizer_not_found", tool=tool, tried=", ".join([*others, *places]))
     return found

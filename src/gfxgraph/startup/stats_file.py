@@ -25,11 +25,9 @@ def register() -> None:
     """Arrange it for this process but not for its forked children; spawned children register themselves."""
     target = config.variables([VARIABLE]).get(VARIABLE)
     if target:
-        ended = threading.Event()
-        atexit.register(_write, Path(target), os.getpid(), ended)
-        keep = threading.Thread(target=_keep, args=(Path(target), os.getpid(), ended), name="gfxgraph-stats")
-        keep.daemon = True
-        keep.start()
+        given = Path(target), os.getpid(), threading.Event()
+        atexit.register(_write, *given)
+        threading.Thread(target=_keep, args=given, name="gfxgraph-stats", daemon=True).start()
 
 
 def _line(owner: int) -> str:

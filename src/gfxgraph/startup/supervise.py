@@ -48,6 +48,7 @@ _TAIL_NBYTES = 1 << 20
 # Sent to this process alone; a terminal's interrupt reaches the program by itself, which decides what it means.
 _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 _PR_SET_PDEATHSIG = 1
+_Program = subprocess.Popen[bytes]
 
 
 def run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -57,12 +58,8 @@ def run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     machine's facts at that moment.
     """
     if not config.load(environment).diag:
-        return _wait(_start(argv, environment), lambda: None)
-    tail = _Tail()
-    program = _start(argv, environment, tail.sink)
-    tail.begin()
-    status = _wait(program, lambda: None)
-    said = tail.end()
+        return _wait(_start(argv, environment))
+    status, said = _listen(argv, environment)
     if status and (text := explained(status, said, config.language_of(environment))):
         sys.stderr.write(f"\n{text}\n")
     return status
@@ -124,7 +121,7 @@ class _Tail:
                 n_kept -= len(self._kept.popleft())
 
 
-def _start(argv: Sequence[str], environment: Mapping[str, str], stderr: int | None = None) -> subprocess.Popen[bytes]:
+def _start(argv: Sequence[str], environment: Mapping[str, str], stderr: int | None = None) -> _Program:
     sys.stdout.flush()
     sys.stderr.flush()
     is_linux = sys.platform == "linux"
@@ -138,8 +135,19 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _wait(program: subprocess.Popen[bytes], look: Callable[[], None]) -> int:
-    """Wait for the program's end; ``look`` is called meanwhile."""
+def _listen(
+    argv: Sequence[str], environment: Mapping[str, str], look: Callable[[_Program], object] = lambda _: None
+) -> tuple[int, str]:
+    """Run a program whose stderr is passed on; its status, and what it wrote there last."""
+    tail = _Tail()
+    program = _start(argv, environment, tail.sink)
+    tail.begin()
+    status = _wait(program, look)
+    return status, tail.end()
+
+
+def _wait(program: _Program, look: Callable[[_Program], object] = lambda _: None) -> int:
+    """Wait for the program's end; ``look`` is called with it meanwhile."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         program.send_signal(number)
@@ -152,7 +160,7 @@ def _wait(program: subprocess.Popen[bytes], look: Callable[[], None]) -> int:
         while True:
             with suppress(subprocess.TimeoutExpired):
                 return program.wait(timeout=_POLL_S)
-            look()
+            look(program)
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -223,65 +231,55 @@ def run_guarded(
         # Without these variables some runtimes cannot run nodes one by one.
         decided = defects.decide(defect_environment.detect())
         environment = {**decided.set_env, **decided.env, **environment, VARIABLE: str(home)}
-        return _Guarded(argv, environment, home, limit_s, write).run()
+        lang = config.language_of(environment)
+        hangs = _HangWatch(home, limit_s, write, lang)
+        status, said = _listen(argv, environment, hangs.look)
+        if not hangs.found and (
+            text := _report(home, status, said, lang) or (status and explained(status, said, lang))
+        ):
+            write(f"\n{text}\n")
+        return status
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
-class _Guarded:
-    def __init__(
-        self,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        home: Path,
-        limit_s: float,
-        write: Callable[[str], object],
-    ) -> None:
-        self.home = home
-        self.limit_s = limit_s
-        self.write = write
-        self.lang = config.language_of(environment)
-        self.has_hung = False
-        self.tail = _Tail()
-        self.program = _start(argv, environment, self.tail.sink)
-        self.tail.begin()
+@dataclass(slots=True)
+class _HangWatch:
+    """Reports and ends a guarded program that makes no progress."""
 
-    def run(self) -> int:
-        status = _wait(self.program, self._look_for_hang)
-        said = self.tail.end()
-        text = self._report(status, said)
-        if text or (status and not self.has_hung and (text := explained(status, said, self.lang))):
-            self.write(f"\n{text}\n")
-        return status
+    home: Path
+    limit_s: float
+    write: Callable[[str], object]
+    lang: str
+    found: bool = False
 
-    def _look_for_hang(self) -> None:
+    def look(self, program: _Program) -> None:
         now = time.monotonic_ns()
         stuck = [recording for recording in recordings(self.home) if recording.is_stuck(now, self.limit_s)]
-        if not stuck or self.has_hung:
+        if not stuck or self.found:
             return
-        self.has_hung = True
+        self.found = True
         self.write(f"\n{stuck[0].hang_report(self.limit_s, self.lang)}\n")
-        self.program.terminate()
+        program.terminate()
         try:
-            self.program.wait(timeout=_PATIENCE_S)
+            program.wait(timeout=_PATIENCE_S)
         except subprocess.TimeoutExpired:  # it waits inside the driver, where no handler runs
-            self.program.kill()
+            program.kill()
 
-    def _report(self, status: int, said: str) -> str:
-        """The report about the end; '' if the program ended well or reported it itself."""
-        if self.has_hung:
-            return ""
-        words = read_words(said)
-        for recording in recordings(self.home):
-            phase = recording.page.phase
-            if phase is Phase.FAULTED:
-                own = recording.own_words()
-                # An uncaught exception has been printed, and its text is the report.
-                return "" if own and own.splitlines()[0] in said else own
-            if phase is Phase.RUNNING and (words is not None or -status in _CRASHES or 0 < status < 128):
-                ended = how_ended(status) if words is None else f"{how_ended(status)}: {words.line}"
-                return recording.report(ended, words, self.lang)
-        return ""
+
+def _report(home: Path, status: int, said: str, lang: str) -> str:
+    """The report about the end; '' if the program ended well or reported it itself."""
+    words = read_words(said)
+    for recording in recordings(home):
+        phase = recording.page.phase
+        if phase is Phase.FAULTED:
+            own = recording.own_words()
+            # An uncaught exception has been printed, and its text is the report.
+            return "" if own and own.splitlines()[0] in said else own
+        if phase is Phase.RUNNING and (words is not None or -status in _CRASHES or 0 < status < 128):
+            ended = how_ended(status) if words is None else f"{how_ended(status)}: {words.line}"
+            return recording.report(ended, words, lang)
+    return ""
 
 
 # Signals that a fault may end in.

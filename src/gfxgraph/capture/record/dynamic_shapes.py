@@ -211,7 +211,7 @@ class MovingTensors:
 
     def _read(
         self, session: Any, name: str, func: Any, args: Args, kwargs: Kwargs, value: Any
-    ) -> tuple[ReadStep, Any]:
+    ) -> tuple[ReadStep, object]:
         ref, step = session.values.new_read(partial(func, *args, **kwargs), value, f"torch.Tensor.{name}", place())
         return step, ref
 

@@ -85,7 +85,7 @@ class HostValues:
         self.numbers = Expressions()
         self._reads: dict[int, ReadStep] = {}
         self._given: list[weakref.ref[TrackedNumber]] = []
-        self.tainted: dict[int, Any] = {}
+        self.tainted: dict[int, object] = {}
         """Host memory that holds device values, by ``memory_of``, so that views of it are found too."""
         self._tensors: list[weakref.ref[Tensor]] = []
         """The tensors of that memory."""

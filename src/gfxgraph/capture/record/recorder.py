@@ -491,7 +491,7 @@ _shield_from_dynamo()
 _HOST_WORK = object()
 _EXTERNAL_ROOT = new_value(type(None), 0, -1, -1, 0, None)
 _STRIDED = torch.strided
-_NO_KWARGS: dict[str, Any] = {}
+_NO_KWARGS: Kwargs = {}
 _PLAIN = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
 _SEQUENCES = frozenset({tuple, list})
 _EXACT = frozenset({Tensor, Parameter, list})

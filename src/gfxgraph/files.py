@@ -103,10 +103,7 @@ def read_inside(root: str, path: str, limit: int, *, is_ours: bool = False) -> b
             raise UnsafePathError(path, "not a regular file")
         if is_ours and not _is_ours(found):
             raise UnsafePathError(path, f"it belongs to user {found.st_uid}, not to this one")
-        data = source.read(limit + 1)
-    if len(data) > limit:
-        raise OSError(errno.EFBIG, f"more than {limit} bytes", path)
-    return data
+        return _most(source, limit, path)
 
 
 def write_inside(
@@ -256,9 +253,13 @@ def read_named(path: str | Path, limit: int = MOST_NBYTES) -> bytes:
     with os.fdopen(handle, "rb") as source:
         if hasattr(os, "set_blocking"):
             os.set_blocking(handle, True)
-        data = source.read(limit + 1)
+        return _most(source, limit, str(path))
+
+
+def _most(source: IO[bytes], limit: int, path: str) -> bytes:
+    data = source.read(limit + 1)
     if len(data) > limit:
-        raise OSError(errno.EFBIG, f"more than {limit} bytes", str(path))
+        raise OSError(errno.EFBIG, f"more than {limit} bytes", path)
     return data
 
 

@@ -245,14 +245,14 @@ class GraphedProgram(GraphedObject):
 
         from gfxgraph.callables.arena import CaptureDied, SharedPool, arena_of, capture_graph
 
-        place = arena_of(_state(), torch.cuda.current_device())
+        place = arena_of(bridge.process_for_callables(), torch.cuda.current_device())
         with place.lock:
             place.stream.wait_stream(stream)
             handle = place.stream.cuda_stream
             try:
                 run = lambda: self.program.run_async(dict(params), handle, STREAM)  # noqa: E731
                 # What the program does is not torch's: no split can be made in it, and no tape can check a replay.
-                pool = SharedPool(_state(), place.stream)
+                pool = SharedPool(bridge.process_for_callables(), place.stream)
                 graph, made = capture_graph(place, run, pool, on_unsafe=OnUnsafe.RAISE)
                 graph._unvalidated = 0
             except (CaptureDied, torch.OutOfMemoryError) as error:
@@ -261,7 +261,7 @@ class GraphedProgram(GraphedObject):
             self._n_failed = MOST_TRIES
             return None, "it launched nothing on the stream that was passed to it"
         self.n_captures += 1
-        return _ProgramGraph(graph, list(made), pool, _state().validate_replays), ""
+        return _ProgramGraph(graph, list(made), pool, bridge.process_for_callables().validate_replays), ""
 
     def _checked(self, params: Params, captured: _ProgramGraph, stream: object) -> list[object]:
         """Launch, then run eagerly on the same inputs, and compare; the eager results stand."""
@@ -276,7 +276,7 @@ class GraphedProgram(GraphedObject):
             view.copy_(saved)
         results = self._eagerly(params, stream)
         worst = _worst(replayed, [_typed(result) for result in results])
-        _state().counters.add("validation_failed" if worst else "validated")
+        bridge.process_for_callables().counters.add("validation_failed" if worst else "validated")
         if worst:
             return self._fall_back(f"its graph gives different results ({worst})", lambda: results)
         return results
@@ -405,10 +405,6 @@ def _torch() -> Any:
     return torch if torch.cuda.is_available() else None
 
 
-def _state() -> Any:
-    return bridge.process_for_callables()
-
-
 def _key(params: Params) -> tuple[Any, ...]:
     """The addresses and shapes of the arguments."""
     return tuple((name, params[name].data_ptr(), *_about(params[name].get_shape())) for name in sorted(params))
@@ -443,7 +439,7 @@ def _n_nodes(graph: object) -> int:
     # lazily: adapters are listed and asked about where there is no torch
     from gfxgraph.capture.replay.node_walk import raw_graph
 
-    return len(_state().driver.nodes(raw_graph(graph)))
+    return len(bridge.process_for_callables().driver.nodes(raw_graph(graph)))
 
 
 def _once(arguments: Iterable[Any]) -> list[object]:

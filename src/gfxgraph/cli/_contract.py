@@ -407,8 +407,3 @@ def working(what: str, **times: float) -> Iterator[Progress]:
         ended.set()
         thread.join()
         progress.close()
-
-
-def words(texts: dict[str, tuple[str, str]], language: str) -> Callable[[str], str]:
-    """A function that gives a text of ``texts`` (English, Chinese) by its key."""
-    return lambda key: texts[key][language == "zh"]

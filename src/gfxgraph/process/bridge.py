@@ -58,7 +58,7 @@ def make_process(settings: Config, platform: str, base: object, driver: GraphDri
     return state
 
 
-_unpatched: Any = None
+_unpatched: process.Process | None = None
 
 
 def process_for_callables() -> Any:
@@ -91,7 +91,7 @@ def driver_of(platform: str) -> GraphDriver:
     return locate("hip" if platform == "rocm" else "cuda")
 
 
-def _decisions(platform: str, settings: Config) -> Any:
+def _decisions(platform: str, settings: Config) -> defects.Decisions:
     """The defect table's decisions for this machine, or for the simulated one."""
     if settings.environment:
         return defects.decide(defect_environment.load(Path(settings.environment)))

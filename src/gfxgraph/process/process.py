@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from gfxgraph.config import Config
 from gfxgraph.core.counters import Counters
 from gfxgraph.core.locks import free_in_child
-from gfxgraph.core.tape import where_of
+from gfxgraph.core.tape import Tape, where_of
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.driver.small_copies import CopyKernel
 from gfxgraph.errors import GuardMismatch
@@ -187,11 +187,11 @@ def active_session() -> OngoingCapture | None:
     return stack[-1] if stack else None
 
 
-def no_note(tape: object) -> None:
+def no_note(tape: Tape) -> None:
     """What ``note_module`` is while profiling is off."""
 
 
-note_module: Callable[[Any], None] = no_note
+note_module: Callable[[Tape], None] = no_note
 """Called with a capture's tape before an operation is written to it."""
 repairs: list[Callable[[], object]] = []
 """Calls that do, in this thread, what an interrupt has left undone (capture/undo.py)."""

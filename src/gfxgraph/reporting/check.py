@@ -171,7 +171,7 @@ def _module(name: str) -> object:
     return module
 
 
-def arguments(fn: object, expressions: Sequence[str], target: str = "") -> list[Any]:
+def arguments(fn: Callable[..., object], expressions: Sequence[str], target: str = "") -> list[Any]:
     """The values of ``expressions``, which may use ``torch``; as many as the function requires.
 
     Raises:
@@ -194,7 +194,7 @@ def arguments(fn: object, expressions: Sequence[str], target: str = "") -> list[
     return values
 
 
-def _parameters(fn: Any) -> list[inspect.Parameter]:
+def _parameters(fn: Callable[..., object]) -> list[inspect.Parameter]:
     try:
         return list(inspect.signature(getattr(fn, "forward", fn)).parameters.values())
     except (TypeError, ValueError):

@@ -145,17 +145,17 @@ class Instance:
     nbytes = 0
     """Memory that the pool took for it."""
 
-    def __init__(self, graph: Any, pool: Any, outputs: Outputs) -> None:
+    outputs: Outputs
+
+    def __init__(self, graph: Any, pool: Any) -> None:
         self.graph = graph
         self.pool = pool
         self.is_plain = graph.is_plain
         """A replay is one launch and nothing else."""
         self.is_opaque = graph.is_opaque
         """It launches what torch did not make: what that reads and writes is not known."""
-        self.outputs = outputs
-        program = graph._program
-        self.mutated = [place for step in program.steps for place in step.mutated]
-        self.generators = program.generators
+        self.mutated = [place for step in graph._program.steps for place in step.mutated]
+        self.generators = graph._program.generators
         self.draws: bool | None = None
         """Whether a replay advances a random generator, which only torch's own replay does; None before the first."""
         self.joined: JoinedCall | None = None
@@ -220,6 +220,8 @@ class Shared(CapturedCallable):
         self.front = front
         self.options = options
         self.account = Account(name, line_of(fn), eager=self.eager, is_part=is_part)
+        self.account.pieces = self.pieces = Calls()
+        """Calls in pieces, by reason."""
         self.in_place = options.moved is MovedInput.RECAPTURE
         """Whether the caller's tensors are read and written in place: their addresses are part of a signature."""
         self.buffers = Buffers() if buffers is None else buffers
@@ -457,21 +459,17 @@ class Captured(CapturedCallable):
         self._make_room(max([needed, *(e.nbytes for e in captured)]))
         current = torch.cuda.current_stream(self.arena.device_index)
         sizes = bucketed.sizes if bucketed else [None] * len(call.tensors)
-        capture = self._attempt_twice(call, sizes)
-        current.wait_stream(self.arena.stream)
-        if capture is None:
-            raise RunEagerly(self.why_eager, self.error)
+        try:
+            capture = self._attempt_twice(call, sizes)
+        finally:
+            current.wait_stream(self.arena.stream)
         structure = capture.first.outputs.structure
         if self.warm_structure is not None and structure != self.warm_structure:
             shown = [str(s)[:200] for s in (self.warm_structure, structure)]
-            self.fall_back(
-                "the structure of its result changes from call to call",
-                CaptureError("graphed_result_changes", function=self.name, first=shown[0], second=shown[1]),
-            )
-            raise RunEagerly(self.why_eager, self.error)
+            error = CaptureError("graphed_result_changes", function=self.name, first=shown[0], second=shown[1])
+            raise self._stays_eager("the structure of its result changes from call to call", error)
         if self.mutates and call.aliases:
-            self.fall_back("it writes to arguments that share memory")
-            raise RunEagerly(self.why_eager, self.error)
+            raise self._stays_eager("it writes to arguments that share memory")
         self.capture, self.why_waits = capture, WARM_UP
         self.shared.n_captures += 1
         if self.arena.graph_nbytes() > self.arena.cap():  # it took more than predicted
@@ -481,7 +479,7 @@ class Captured(CapturedCallable):
                 self.evict("it takes more memory than the limit allows")
                 raise
 
-    def _attempt_twice(self, call: Call, sizes: Sequence[Any]) -> Capture | None:
+    def _attempt_twice(self, call: Call, sizes: Sequence[Any]) -> Capture:
         """Attempt a capture; if memory runs out, free everything else and attempt once more."""
         for _ in range(2):
             try:
@@ -504,8 +502,8 @@ class Captured(CapturedCallable):
         self.n_seen, self.why_waits = self.shared.options.warmup - TRY_AGAIN_AFTER, why
         self.arena.state.report("fallback", f"{why}; these calls run eagerly", self.name)
 
-    def _attempt(self, call: Call, sizes: Sequence[Any]) -> Capture | None:
-        """Make one capture; None if the entry is eager from now on."""
+    def _attempt(self, call: Call, sizes: Sequence[Any]) -> Capture:
+        """Make one capture; raise `RunEagerly` if the entry is eager from now on."""
         shared = self.shared
         inputs = Inputs(shared.buffers, call.args, call.kwargs, call.tensors, sizes, shared.in_place)
         inputs.fill(call.tensors)
@@ -513,16 +511,19 @@ class Captured(CapturedCallable):
             # Nothing may be traced inside a capture: Dynamo must already have code for the entry's own buffers.
             world = shared.front.find(inputs.args, inputs.kwargs)
             if world is None or world.why_pieces or shared.front.has_moved(world, inputs.args, inputs.kwargs):
-                self.fall_back("the trace is not valid for the buffers that a graph would read")
-                return None
+                raise self._stays_eager("the trace is not valid for the buffers that a graph would read")
             self.world = world
         try:
             return Capture(inputs, self.record_over(inputs))
         except CaptureDied as error:
-            self.fall_back(f"it could not be captured: {error}")
+            raise self._stays_eager(f"it could not be captured: {error}") from None
         except NotATree as error:
-            self.fall_back(f"its result cannot be taken apart: {error}")
-        return None
+            raise self._stays_eager(f"its result cannot be taken apart: {error}") from None
+
+    def _stays_eager(self, why: str, error: CaptureError | None = None) -> RunEagerly:
+        """Report why its calls run eagerly from now on; return what this one raises."""
+        self.fall_back(why, error)
+        return RunEagerly(self.why_eager, self.error)
 
     def _of_ring(self, stream: Any, tensors: list[Tensor], repeats_last: bool) -> tuple[Instance, bool]:
         """In hot mode: the graph to launch, and whether its results must be copied out."""
@@ -579,7 +580,8 @@ class Captured(CapturedCallable):
         call = run if copy_results is None else lambda: copy_results(run())
         graph, result = capture_graph(arena, call, pool, on_unsafe=self.on_unsafe, account=self.shared.account)
         homes = self.world.homes if self.world is not None else frozenset()
-        instance = Instance(graph, pool, Outputs(result, inputs.statics, self.warm, homes))
+        instance = Instance(graph, pool)
+        instance.outputs = Outputs(result, inputs.statics, self.warm, homes)
         inside = [static.tensor for static in inputs.statics]
         written = written_inputs(graph, inside) if instance.mutated else []
         self.mutates = tuple(sorted({*written, *self.mutates}))

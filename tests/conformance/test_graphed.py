@@ -489,3 +489,13 @@ def test_what_captures_pieces_is_made_by_calls_in_pieces():
         n_whole, n_parted = (sum(len(t.regions) for _, t in g._front.graphs) for g in (whole, parted))
         assert (n_whole, n_parted) == (0, 2 * (i > 0))
     assert whole.stats()["replays"] == 3 and parted.stats()["replays"] == 4
+
+
+def test_after_a_reset_the_first_trace_is_a_warm_up():
+    """Nothing that was traced before a reset is a reason for the traces after it."""
+    g = gfxgraph.graphed(chain)
+    for _ in range(2):
+        for i in range(3):
+            same(g(torch.full((4,), float(i), device="cuda")), chain(torch.full((4,), float(i), device="cuda")))
+        g.reset()
+    assert g.stats()["eager"] == {"warm-up": 2} and g.stats()["replays"] == 4

@@ -105,6 +105,7 @@ class Worlds:
 
     def reset(self) -> None:
         """Forget every world, and the program's objects that they hold."""
+        self._traced.clear()
         self._worlds.clear()
         self._bare.clear()
         self.with_gradients.clear()

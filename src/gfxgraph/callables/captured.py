@@ -27,7 +27,7 @@ import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -145,15 +145,14 @@ class Instance:
     nbytes = 0
     """Memory that the pool took for it."""
 
-    outputs: Outputs
-
-    def __init__(self, graph: Any, pool: Any) -> None:
+    def __init__(self, graph: Any, pool: Any, is_plain: bool, is_opaque: bool, outputs: Outputs) -> None:
         self.graph = graph
         self.pool = pool
-        self.is_plain = graph.is_plain
+        self.is_plain = is_plain
         """A replay is one launch and nothing else."""
-        self.is_opaque = graph.is_opaque
+        self.is_opaque = is_opaque
         """It launches what torch did not make: what that reads and writes is not known."""
+        self.outputs = outputs
         self.mutated = [place for step in graph._program.steps for place in step.mutated]
         self.generators = graph._program.generators
         self.draws: bool | None = None
@@ -580,8 +579,8 @@ class Captured(CapturedCallable):
         call = run if copy_results is None else lambda: copy_results(run())
         graph, result = capture_graph(arena, call, pool, on_unsafe=self.on_unsafe, account=self.shared.account)
         homes = self.world.homes if self.world is not None else frozenset()
-        instance = Instance(graph, pool)
-        instance.outputs = Outputs(result, inputs.statics, self.warm, homes)
+        is_plain, is_opaque = graph.is_plain, graph.is_opaque
+        instance = Instance(graph, pool, is_plain, is_opaque, Outputs(result, inputs.statics, self.warm, homes))
         inside = [static.tensor for static in inputs.statics]
         written = written_inputs(graph, inside) if instance.mutated else []
         self.mutates = tuple(sorted({*written, *self.mutates}))
@@ -647,31 +646,26 @@ class Padded:
     """Structure of the result."""
 
 
+@dataclass(slots=True, eq=False)
 class Route:
     """How calls of one exact signature run."""
 
-    __slots__ = (
-        "bucketed", "entry", "fast", "fast_of", "has_views", "mark", "padded", "repeats_last", "result_sizes",
-        "why_eager", "why_slow",
-    )  # fmt: skip
-
-    def __init__(self, entry: Captured | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
-        self.entry = entry
-        self.bucketed = bucketed
-        self.why_eager = why_eager
-        self.why_slow = ""
-        """Why its replays take the slow path; "" if they do not."""
-        self.fast: Fast | None = None
-        self.fast_of: tuple[object, ...] = ()
-        self.mark = object()
-        """A token for the route, where a reference to the route itself would be a cycle."""
-        self.padded: Padded | None = None
-        """How the bucket serves this size; None until known, and if nothing is padded."""
-        self.repeats_last = False
-        """Whether padding must repeat the last row; it is zero elsewhere."""
-        self.result_sizes: Sequence[Sequence[int] | None] | None = None
-        self.has_views = True
-        """Whether a result may be a view of an argument with another layout than the bucket's buffer."""
+    entry: Captured | None
+    bucketed: Bucketed | None = None
+    why_eager: str = ""
+    why_slow: str = ""
+    """Why its replays take the slow path; "" if they do not."""
+    fast: Fast | None = None
+    fast_of: tuple[object, ...] = ()
+    mark: object = field(default_factory=object)
+    """A token for the route, where a reference to the route itself would be a cycle."""
+    padded: Padded | None = None
+    """How the bucket serves this size; None until known, and if nothing is padded."""
+    repeats_last: bool = False
+    """Whether padding must repeat the last row; it is zero elsewhere."""
+    result_sizes: Sequence[Sequence[int] | None] | None = None
+    has_views: bool = True
+    """Whether a result may be a view of an argument with another layout than the bucket's buffer."""
 
     def fit(self, entry: Captured, tensors: Sequence[Tensor]) -> None:
         """Determine how a replay's results are made the call's, once its bucket is captured.

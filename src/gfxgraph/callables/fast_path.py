@@ -639,30 +639,19 @@ def make_fast(entry: Captured, route: Route, call: Call) -> Fast | str:
     if sample_every and shared.options.mode is ReplayMode.STANDARD:  # these take the slow path again
         writer.names["is_sampled"] = itertools.cycle((False,) * (sample_every - 1) + (True,)).__next__
         writer.line("if is_sampled(): return MISS")
+    first = capture.first
+    is_joined = all([writer.join(each, () if hot else first.outputs.results) for each in instances])
+    writer.copy_in(joined=is_joined)
     if hot:
-        is_joined = all([writer.join(instance, ()) for instance in instances])
-        if is_joined:
-            writer.copy_in(joined=True)
-        else:
-            writer.copy_in()
         writer.hand_out(instances, is_joined)
-        if not entry.all_held or _why_slow(capture.first):
-            writer.line("return MISS")
-            return writer.function()
-        # All results are held: copy, as by default.
-        if is_joined and writer.join(capture.first, capture.first.outputs.results):
-            writer.launch_joined(capture.first)
-            return writer.function()
-        if is_joined:
+    if hot and (not entry.all_held or _why_slow(first)):
+        writer.line("return MISS")
+    elif is_joined and writer.join(first, first.outputs.results):
+        writer.launch_joined(first)
+    else:  # in hot mode all results are held: they are copied, as by default
+        if hot and is_joined:
             writer.copy_in()
-        writer.copy_out(capture.first)
-        return writer.function()
-    if writer.join(capture.first, capture.first.outputs.results):
-        writer.copy_in(joined=True)
-        writer.launch_joined(capture.first)
-    else:
-        writer.copy_in()
-        writer.copy_out(capture.first)
+        writer.copy_out(first)
     return writer.function()
 
 

@@ -46,7 +46,6 @@ from gfxgraph.callables.trace.dynamo import (
     Frontend,
     Untraceable,
     local,
-    note_inputs,
     returned,
 )
 from gfxgraph.callables.trace.trace_result import Found
@@ -105,8 +104,8 @@ class Worlds:
 
     def reset(self) -> None:
         """Forget every world, and the program's objects that they hold."""
-        self._traced.clear()
         self._worlds.clear()
+        self._traced.clear()
         self._bare.clear()
         self.with_gradients.clear()
         self._untraceable = self._changing = ""
@@ -448,7 +447,11 @@ class TracedGraph:
     def __call__(self, *inputs: object) -> object:
         if self._is_empty or bridge.process_for_callables() is None or torch.cuda.is_current_stream_capturing():
             return self._graph(*inputs)
-        note_inputs(inputs)
+        local.n_ran += 1
+        if local.versions is not None:
+            for each in inputs:
+                if isinstance(each, Tensor) and not each.is_inference():
+                    local.versions.setdefault(id(each), (each, each._version))
         result = None if self._has_run else self._first(inputs)
         if local.is_raw:
             return self._graph(*inputs) if result is None else result
@@ -471,13 +474,12 @@ class TracedGraph:
         # A result that lies in an input must be a view of the caller's own tensor: that input is not bound.
         shared = homes_in_use(homes, results)
         found.outside = [i for i in found.outside if i not in shared]
-        found.draws_of_host = draws.of_host
         changed = [tensor_key(t) for t in tensors]
         # Whether results need gradients because of what the graph does, rather than because of its inputs.
         has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         made = [t for t in results if isinstance(t, Tensor) and t.requires_grad]
         found.has_gradients, begins = bool(made), any(t.grad_fn is not None for t in made)
-        if found.draws_of_host:
+        if draws.of_host:
             found.effect = "it draws random numbers on the host"
         elif versions != [t._version for t in host]:
             found.effect = "it writes to a tensor on the host"

@@ -98,7 +98,8 @@ class _Local(threading.local):
     """The reason of the last of them."""
     found: list[Found] | None = None
     skipped: list[str] | None = None
-    versions: _Versions | None = None
+    versions: dict[int, tuple[Tensor, int]] | None = None
+    """Where FX graphs that run note their inputs, with the versions before that: by id."""
     returned: tuple[object, Any, bool] = NOTHING_RETURNED
     """The keyword arguments of a call whose function has run: it must not run again; its result; is it counted?"""
     noted: list[Any] | None = None
@@ -593,24 +594,23 @@ class Frontend:
                 self.is_too_deep = False
                 torch_names.have_dynamo("DEFAULT", *self._given_up)
                 self._given_up.clear()
-            before = local.found, local.skipped
+            before = local.found, local.skipped, local.versions
             was_tracing, local.is_tracing = local.is_tracing, True
             found: list[Found] = []
             skipped: list[str] = []
             counters = torch_names.dynamo_counters
             breaks, frames = dict(counters["graph_break"]), dict(counters["frames"])
-            local.found, local.skipped = found, skipped
-            versions = _Versions()
+            versions: dict[int, tuple[Tensor, int]] = {}
+            local.found, local.skipped, local.versions = found, skipped, versions
             known_before = list(self._entries)
             try:
                 self._code()
-                with versions:
-                    result = self.run(*args, **kwargs)
+                result = self.run(*args, **kwargs)
             except Exception:
                 self.n_traces -= 1
                 raise
             finally:
-                local.found, local.skipped = before
+                local.found, local.skipped, local.versions = before
                 local.is_tracing = was_tracing
             try:
                 new = [each for each in self._entries if not any(each is old for old in known_before)]
@@ -631,12 +631,9 @@ class Frontend:
                 with contextlib.ExitStack() as changes:
                     _leave_uncollected(changes)
                     world = self._world(entry.guards, found, broke, args, kwargs)
-                seen = [versions.before.get(id(t)) for t in world.tensors]
+                seen = [versions.get(id(t)) for t in world.tensors]
                 world.written = [each[0] for each in seen if each is not None and each[0]._version != each[1]]
-                if not world.why_pieces and any(each.draws_of_host for each in found):
-                    world.why_pieces = "it draws random numbers on the host"
-                if not world.why_pieces and any(not t.is_cuda for t in world.written):
-                    world.why_pieces = "it writes to a tensor on the host"
+                world.why_pieces = world.why_pieces or next((each.effect for each in found if each.effect), "")
                 self.keeps = self.keeps or world.why_eager
                 self.worlds.append(world)
                 del self.worlds[:-MOST_WORLDS]
@@ -695,29 +692,3 @@ class Frontend:
         why = re.sub(r"L\['args'\]\[(\d+)\]", r"argument \1", why)
         why = re.sub(r"L\['kwargs'\]\['(\w+)'\]", r"argument \1", why)
         return why.replace("L['fn'].__self__", "self").replace("L['fn']", name)
-
-
-class _Versions:
-    """Detects which tensors are written inside a block: FX graphs that run inside report their inputs."""
-
-    def __init__(self) -> None:
-        self.before: dict[int, tuple[Tensor, int]] = {}
-
-    def __enter__(self) -> None:
-        self._outer, local.versions = local.versions, self
-
-    def __exit__(self, *error: object) -> None:
-        local.versions = self._outer
-
-    def note(self, inputs: Any) -> None:
-        """Note tensors that are about to be passed to an FX graph."""
-        for each in inputs:
-            if isinstance(each, Tensor) and not each.is_inference():
-                self.before.setdefault(id(each), (each, each._version))
-
-
-def note_inputs(inputs: Any) -> None:
-    """Called by a piece before it runs."""
-    local.n_ran += 1
-    if local.versions is not None:
-        local.versions.note(inputs)

@@ -53,10 +53,8 @@ class Found:
     """Sources of external tensors and changing numbers that the frame returns; its graph need not contain them."""
     replaced: list[tuple[str, Any]] = field(default_factory=list)
     """What the frame's code stores: source of an object or a dict, and the attribute or key."""
-    draws_of_host: bool = False
-    """Whether the graph's first run drew random numbers from the host's generator."""
     has_gradients: bool = False
-    """Whether a result of that run needed gradients."""
+    """Whether a result of the graph's first run needed gradients."""
     effect: str = ""
     """What that run did, and what a graph cannot do."""
 

@@ -13,10 +13,10 @@ and their account are one class; what differs is the body, the function that is 
 4. Replay: copy in, launch, results. A replay that fails half-way is undone first, so that nothing happens twice.
 5. Eager: the function itself, with the caller's own arguments. For one call, or for good.
 
-`CapturedCallable` is the account that all of them keep. `Captured` is one signature of a graphed callable: its inputs
-are copied in and its results out. In ``hot`` mode it also has a small ring of graphs over the same inputs, whose
-results are handed out: while the caller still holds those of one, the next call uses another; if all are held, the
-first graph's results are copied out.
+`CapturedCallable` is the account that all of them keep. `Captured` is one signature of a graphed callable: `serve`
+takes a call through the stages. What a capture made is a `Capture`: static inputs, and the graphs over them. In
+``hot`` mode it has a small ring of graphs besides, whose results are handed out: while the caller still holds those
+of one, the next call uses another; if all are held, the first graph's results are copied out.
 """
 
 from __future__ import annotations

@@ -101,14 +101,14 @@ class Graphed:
     2. Warm-up: the call runs eagerly on the capture stream, ``warmup`` times (`Captured.warm_up`). A call to be
     served by a larger bucket is also compared with a padded run (`_judge`).
     3. Record: the function is captured over static inputs (`Captured.record`).
-    4. Replay: copy in, launch, results (`_replay`); from the second on by a function generated for such calls
-    (`_fast`). A call for which a value that the capture read has changed runs eagerly.
+    4. Replay: copy in, launch, results (`Captured.serve`, as for 2 and 3); from the second on by a function
+    generated for such calls (`_fast`). A call for which a value that the capture read has changed runs eagerly.
     5. Eager for good: `Captured.fall_back` has reported why. If something that 1 saw has changed, start again at 1.
 
     Args:
         fn: the function, method or module.
         options: what ``gfxgraph.graphed`` was asked for.
-        make_piece: makes a callable from each graph that Dynamo finds; None to not trace the function.
+        make_piece: makes what captures a graph that Dynamo finds; None to not trace the function.
         name: its name in reports; by default the function's.
         buffers: memory of static inputs that it shares with other callables.
     """

@@ -76,6 +76,10 @@ def _ways(graphed: Graphed) -> list[str]:
     if graphed._pieces:
         share = f"; {done} of {of} operations ran in graphs" if of else ""
         lines.append(f"  in pieces: Python runs at each call, and each graph in between is its own{share}")
+        if any("backward()" in why or "zero_grad" in why for why in graphed._pieces):
+            lines.append(
+                "  as gfxgraph.TrainingStep(step) a step of training is one graph, backward and optimizer too"
+            )
     return lines
 
 

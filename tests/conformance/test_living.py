@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import copy
 import gc
+from collections import namedtuple
+from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -235,10 +238,25 @@ def test_the_line_of_the_change_is_named(platform):
 # -- dicts, lists, objects ---------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class Scales:
+    """Takes no weak reference."""
+
+    k: torch.Tensor
+
+
+Pair = namedtuple("Pair", "one two")
+
+
 class Runner:
     """An engine's runner: a plain object with its own buffers."""
 
+    shared = None
+
     def __init__(self):
+        self.scales, self.pair = Scales(cuda(8)), Pair(cuda(8), cuda(8))
+        self.times = partial(torch.mul, cuda(8))
+        Runner.shared = cuda(8)
         self.net = made()
         self.tables = {"cos": cuda(8), "sin": cuda(8)}
         self.caches = [cuda(4, 8), cuda(4, 8)]
@@ -246,6 +264,7 @@ class Runner:
 
     def __call__(self, x):
         x = x * self.tables["cos"] + self.tables["sin"] + self.caches[0] + self.caches[1]
+        x = self.times(x * self.scales.k + self.pair.one) + self.shared
         return self.net(x) * self.mask
 
 
@@ -269,9 +288,29 @@ def an_objects_module(runner):
     runner.net = made()
 
 
-@pytest.mark.parametrize(
-    "change", [a_dicts_item, a_lists_item, another_dict, an_objects_attribute, an_objects_module]
-)
+def a_slot(runner):
+    runner.scales.k = cuda(8)
+
+
+def a_tuples_item(runner):
+    runner.pair = runner.pair._replace(one=cuda(8))
+
+
+def a_bound_argument(runner):
+    runner.times = partial(torch.mul, cuda(8))
+
+
+def a_classes_attribute(runner):
+    Runner.shared = cuda(8)
+
+
+OUTSIDE = [
+    a_dicts_item, a_lists_item, another_dict, an_objects_attribute, an_objects_module, a_slot, a_tuples_item,
+    a_bound_argument, a_classes_attribute,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", OUTSIDE)
 def test_places_outside_modules_are_followed(platform, change):
     runner = Runner()
     captured = Captured(runner, cuda(4, 8))
@@ -424,14 +463,29 @@ def test_swapping_tensors_works_beside_graphs(platform):
 # -- what only the graph holds -----------------------------------------------------------------------------------
 
 
-def test_an_input_that_only_the_graph_holds_is_said(platform, caplog):
+@pytest.mark.parametrize("is_in_a_closure", [False, True])
+def test_an_input_that_only_the_graph_holds_is_said(platform, caplog, is_in_a_closure):
     """Once, by its name."""
     w, x = cuda(8, 8), cuda(4, 8)
-    between, graph = torch.softmax(x @ w, -1), torch.cuda.CUDAGraph()
+
+    def closed():
+        between = torch.softmax(x @ w, -1)
+
+        def again():
+            nonlocal between
+            between = torch.softmax(x.normal_() @ w, -1)
+
+        return (lambda: between @ w), again
+
+    graph, (call, change) = torch.cuda.CUDAGraph(), closed()
+    between = None if is_in_a_closure else torch.softmax(x @ w, -1)
     with torch.cuda.graph(graph):
-        between @ w
+        call() if is_in_a_closure else between @ w
     graph.replay()
-    between = torch.softmax(x.normal_() @ w, -1)
+    if is_in_a_closure:
+        change()
+    else:
+        between = torch.softmax(x.normal_() @ w, -1)
     with caplog.at_level("WARNING", logger="gfxgraph"):
         for _ in range(5):
             graph.replay()

@@ -111,7 +111,15 @@ def step(owner: Any, kind: str, key: Any) -> Any:
         names = own.get(slot) or _NONE
         if key in names:
             return names[key]
-    return getattr(owner, key, GONE) if own is _NONE else GONE
+    for each in type(owner).__mro__:
+        if key in vars(each):  # a slot, or a tensor that all objects of the class share
+            member = vars(each)[key]
+            return getattr(owner, key, GONE) if type(member) is types.MemberDescriptorType else _shared(member)
+    return GONE
+
+
+def _shared(member: Any) -> Any:
+    return member if isinstance(member, Tensor) else GONE
 
 
 class Search:
@@ -125,12 +133,13 @@ class Search:
         self.found: dict[int, list[tuple[Holder, Tensor]]] = {each: [] for each in wanted}
         self.names: dict[int, tuple[str, Any]] = {}
         """Of those that a variable holds, or another place that cannot be watched: a name; of a variable its scope,
-        the code of a function or the dict of a module.
+        the code of a function, the dict of a module or a closure's cell.
         """
         self._missing = set(self.found)
         self._seen: dict[int, _Reached] = {}
         self._queue: deque[_Reached] = deque()
         self._held: list[tuple[int, _Reached]] = []
+        self._shared: dict[type, list[tuple[str, Tensor]]] = {}
 
     def from_frames(self, frame: FrameType | None, locals_of: Callable[[FrameType], Any]) -> Search:
         """Search from a frame outwards until each storage has a holder."""
@@ -145,7 +154,7 @@ class Search:
         for storage, node in self._held:
             holder = _holder(node)
             if holder is None:
-                self.names.setdefault(storage, (node.name, node.key if node.up is None else None))
+                self.names.setdefault(storage, (node.name, None if type(node.key) is str else node.key))
             else:
                 self.found[storage].append((holder, node.value))
         return self
@@ -186,7 +195,7 @@ class Search:
         elif issubclass(kind, Optimizer):
             for name in ("param_groups", "state"):
                 self._meet(getattr(value, name), node, name, True, f"{type(value).__name__}.{name}")
-        elif kind in (dict, list, tuple, *_ORDERED):
+        elif kind in (dict, list, *_ORDERED) or tuple in kind.__mro__:
             for name, item in [*(value.items() if issubclass(kind, dict) else enumerate(value))][:MOST_ITEMS]:
                 shown = repr(name) if type(name) in (int, str) else "..."
                 self._meet(item, node, name, True, f"{node.name}[{shown}]")
@@ -207,13 +216,15 @@ class Search:
         value = node.value
         self._globals(value.__code__, value.__globals__)
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
-            self._meet(next(iter(gc.get_referents(cell)), None), node, name, False, name)
+            self._meet(next(iter(gc.get_referents(cell)), None), node, cell, False, name)
         for item in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()):
             self._meet(item, node, None, False, node.name)
 
     def _look_into_other(self, node: _Reached) -> None:
         """An object of any other class: its own dict is asked for only where it leads on."""
         value, inner = node.value, gc.get_referents(node.value)
+        for key, shared in self._of_class(type(value)):
+            self._meet(shared, node, key, True, f"{type(value).__name__}.{key}")
         if all(issubclass(type(each), _OPAQUE) for each in inner):
             return
         names = {id(item): name for name, item in _attributes(value)}
@@ -226,6 +237,13 @@ class Search:
             elif type(value).__dictoffset__ != 0:  # one that is stored apart
                 for name, each in [*own.items()]:
                     self._meet(each, node, name, True, f"{type(value).__name__}.{name}")
+
+    def _of_class(self, kind: type) -> list[tuple[str, Tensor]]:
+        """Tensors that all objects of a class share."""
+        if kind not in self._shared:
+            rows = [row for each in kind.__mro__ for row in vars(each).items()]
+            self._shared[kind] = [(name, item) for name, item in rows if isinstance(item, Tensor)]
+        return self._shared[kind]
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
@@ -269,12 +287,20 @@ def _holder(node: _Reached) -> Holder | None:
     owner = node.up
     own = vars(owner.value) if owner is not None and _is_module(owner) else {}
     is_slot = any(node.key in (own.get(slot) or ()) for slot in _SLOTS[:2])
-    last = weakref.ref(owner.value) if owner is not None and steps[-1][0] == "attribute" else None
-    try:
-        return Holder(weakref.ref(at.value), tuple(steps), node.name, is_slot, last)
-    except TypeError:  # a dict or a list
+    last = _weakly(owner.value) if owner is not None and steps[-1][0] == "attribute" else None
+    root = _weakly(at.value)
+    if root is None:
         return Holder(functools.partial(_same, at.value), tuple(steps), node.name, is_slot, last, at.value)
+    return Holder(root, tuple(steps), node.name, is_slot, last)
 
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _weakly(value: Any) -> Callable[[], Any] | None:
+    """A weak reference; None if it takes none, as dicts, lists and many objects with slots."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return None

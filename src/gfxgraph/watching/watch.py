@@ -35,7 +35,7 @@ import re
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -371,7 +371,7 @@ HAS_TAGS = sys.version_info < (3, 12)
 class Watchers:
     """Dicts watched by CPython (3.12 and later)."""
 
-    def __init__(self, dicts: Iterable[dict[Any, Any]], names: Mapping[int, set[str]]) -> None:
+    def __init__(self, dicts: Iterable[dict[Any, Any]], names: dict[int, set[str]]) -> None:
         self.has_changed = False
         self._names = names
         watched = list(dicts)
@@ -379,6 +379,10 @@ class Watchers:
             _watch(each, self)
         # The dicts are kept alive until they are unwatched: one that died while watched would call back.
         weakref.finalize(self, _let_go, watched).atexit = False
+
+    def forget(self, address: int) -> None:
+        """The dict is no more, and another may come to lie there."""
+        self._names.pop(address, None)
 
     def changed(self, address: int, key: int | None) -> None:
         """Called when the dict at ``address`` is about to change, at the key at ``key`` or as a whole."""
@@ -403,7 +407,8 @@ class Watched(Watchers):
         self._place = place
         self._names: dict[int, set[str]] = {}
         self.held: list[object] = []
-        self._alive: dict[int, None] = {}
+        self._alive: dict[int, object] = {}
+        """By address, with what tells one dict from a later one there."""
         _every.add(self)
         if not HAS_TAGS:
             weakref.finalize(self, _forget, self._alive).atexit = False
@@ -411,12 +416,12 @@ class Watched(Watchers):
     def add(self, each: dict[Any, Any], name: Any, owner: object) -> None:
         """Watch what stands under a name in ``each``, the dict of ``owner``; None if it is nobody's."""
         if id(each) not in self._names:
-            self._names[id(each)] = set()
-            died = functools.partial(_died, weakref.ref(self), self._alive, id(each))
-            self.held.append(each if owner is None else weakref.ref(owner, died))
-            self._alive[id(each)] = None
             if not HAS_TAGS:
                 _watch(each, self)
+            self._names[id(each)] = set()
+            self._alive[id(each)] = here = object()
+            died = functools.partial(_died, weakref.ref(self), self._alive, id(each), here)
+            self.held.append(each if owner is None else weakref.ref(owner, died))
         self._names[id(each)].add(name)
 
     @property
@@ -433,8 +438,12 @@ class Watched(Watchers):
         for each in [each for each in self.held if isinstance(each, dict | list) and id(each) not in used]:
             self.held = [other for other in self.held if other is not each]
             self._names.pop(id(each), None)
-            if isinstance(each, dict) and self._alive.pop(id(each), self) is None and not HAS_TAGS:
-                _forget({id(each): None}, self)
+            if isinstance(each, dict) and self._alive.pop(id(each), None) is not None and not HAS_TAGS:
+                _forget([id(each)], self)
+
+    def forget(self, address: int) -> None:
+        super().forget(address)
+        self._alive.pop(address, None)
 
     def changed(self, address: int, key: int | None) -> None:
         had, self.has_changed = self.has_changed, False
@@ -453,17 +462,20 @@ def note_swap() -> None:
         each.has_changed = each.may_be_swapped = True
 
 
-def _died(watched: Callable[[], Watched | None], alive: dict[int, None], address: int, _: object) -> None:
+def _died(found: Callable[[], Watched | None], alive: dict[int, object], address: int, at: object, _: object) -> None:
     """Its object dies, and after it the dict."""
-    found = watched()
-    if found is not None:
-        found.has_changed = True
-    if not HAS_TAGS and address in alive:
-        _forget({address: None}, found)
-    alive.pop(address, None)
+    watched = found()
+    if watched is not None:
+        watched.has_changed = True
+    if alive.get(address) is at:
+        if not HAS_TAGS:
+            _forget([address], watched)
+        if watched is not None:
+            watched.forget(address)
+        alive.pop(address, None)
 
 
-def _forget(addresses: dict[int, None], watched: Watchers | None = None) -> None:
+def _forget(addresses: Iterable[int], watched: Watchers | None = None) -> None:
     """Unwatch dicts that are alive."""
     for address in addresses:
         kept = _watchers.get(address)
@@ -478,10 +490,18 @@ _watchers: dict[int, weakref.WeakSet[Watchers]] = {}
 """By address of the dict: the watchers to notify."""
 
 
+_DEALLOCATED = 5
+"""``PyDict_EVENT_DEALLOCATED``: an object has got another dict, and the watched one dies alone."""
+
+
 def _on_event(event: int, address: int, key: int | None, value: int | None) -> int:
     try:
         for each in tuple(_watchers.get(address, ())):
             each.changed(address, key)
+            if event == _DEALLOCATED:
+                each.forget(address)
+        if event == _DEALLOCATED:
+            _watchers.pop(address, None)
     except BaseException:  # an interrupt, which CPython ignores here: the change must not be missed
         for each in tuple(_watchers.get(address, ())):
             each.has_changed = True
@@ -516,10 +536,8 @@ def _watch(each: dict[Any, Any], owner: Watchers) -> None:
     if _api is None:
         _api = _Api()
         atexit.register(_end)
-    if id(each) not in _watchers:
-        _watchers[id(each)] = weakref.WeakSet()
     _api.watch(_api.number, each)
-    _watchers[id(each)].add(owner)
+    _watchers.setdefault(id(each), weakref.WeakSet()).add(owner)
 
 
 def _let_go(dicts: list[dict[Any, Any]]) -> None:

@@ -24,8 +24,10 @@ replay runs, and restored.
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import sys
+import types
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -218,10 +220,12 @@ class HeldInputs:
                 behind += found[1]
                 self._watched.hold(owner)
             return found is not None
+        if kind == "item" and not isinstance(owner, dict):
+            return False
         if kind == "item":
             self._watched.add(owner, key, None)
             return True
-        own = getattr(owner, "__dict__", {})
+        own = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
         for each in (own.get(slot) for slot in ("_parameters", "_buffers", "_modules")):
             if isinstance(each, dict) and key in each:
                 self._watched.add(each, key, owner)
@@ -398,7 +402,7 @@ class _Change:
                 if sys.getrefcount(each) - n_ours[id(each)] > _OF_A_VARIABLE + 1:  # and of the list of them
                     continue
                 del kept[at]
-                for inner in each.values() if isinstance(each, dict) else each:
+                for inner in gc.get_referents(each):
                     (self.n_was if isinstance(inner, Tensor) else n_ours)[id(inner)] += 1
                     if isinstance(inner, Tensor) and inner.is_cuda and has_layout(inner):
                         self.dropped.setdefault(memory_of(inner), set()).add(id(inner))
@@ -562,11 +566,13 @@ def _is_bound_anew(scope: Any, name: str, tensor: Tensor) -> bool:
     """Whether a variable has another tensor of the same kind: the module's, or that of a call that goes on.
 
     Args:
-        scope: a module's dict, or a function's code.
+        scope: a module's dict, a closure's cell, or a function's code.
     """
     found: Any = scope.get(name) if isinstance(scope, dict) else None
-    frame: Any = sys._getframe(1) if not isinstance(scope, dict) else None
-    while frame is not None and scope is not None and found is None:
+    if isinstance(scope, types.CellType):
+        found = next(iter(gc.get_referents(scope)), None)
+    frame: Any = sys._getframe(1) if isinstance(scope, types.CodeType) else None
+    while frame is not None and found is None:
         found = locals_of(frame).get(name) if frame.f_code is scope else None
         frame = frame.f_back
     return isinstance(found, Tensor) and kind_of(found) == kind_of(tensor)

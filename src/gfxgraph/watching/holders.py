@@ -13,10 +13,11 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import sys
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -27,6 +28,8 @@ from torch.optim import Optimizer
 
 GONE = object()
 """What is found at a place that is no more."""
+REPLACED = object()
+"""What is found where another module is, or none."""
 MOST_OBJECTS = 20_000
 """Looked at in one search: a twentieth of a second."""
 _SLOTS = ("_parameters", "_buffers", "_modules")
@@ -41,6 +44,8 @@ MOST_ITEMS = 10_000
 _MODULES_OWN = frozenset(vars(nn.Module()))
 """A module's slots, hooks and flags."""
 _NONE: dict[str, Any] = {}
+_LOCALS_ARE_COPIES = sys.version_info < (3, 13)
+_HELD_HERE_ALONE = 3  # by the frame, by the variable, by the question
 _storage_of = Tensor.untyped_storage
 
 
@@ -70,22 +75,55 @@ class Holder:
 
     owner: Callable[[], Any] | None
     """Refers weakly to the object of the last step; None for a dict's or list's."""
-    container: Any = None
-    """A dict or list that the way begins with, which is kept alive."""
+    variable: tuple[str, Any, type] | None = None
+    """The variable that the way begins at: its name, its scope (see `Search.names`) and what was in it."""
 
     def now(self) -> Any:
-        """What is there; `GONE` if nothing is."""
-        value = self.root()
+        """What is there; `GONE` if nothing is, `REPLACED` if a module on the way was replaced or taken out."""
+        found, at, before = self._reach()
+        owner = self.owner() if self.owner is not None else at
+        if found is not GONE or at is owner or at is None:
+            return found
+        if _is_module_type(before) or (_is_module_type(at) and (before is None or owner is None)):
+            return REPLACED
+        return step(owner, *self.steps[-1])  # reached in another way, if it is alive
+
+    def _reach(self) -> tuple[Any, Any, Any]:
+        """What is there, the object in which the way ends, and the one before."""
+        before, at = None, self.root()
         for kind, key in self.steps[:-1]:
-            value = step(value, kind, key)
-        if self.owner is not None and (value is None or value is GONE):  # reached in another way, if it is alive
-            value = self.owner()
-        return step(value, *self.steps[-1]) if self.steps else value
+            value = step(at, kind, key)
+            if value is None or value is GONE:
+                return GONE, at, before
+            before, at = at, value
+        return (step(at, *self.steps[-1]) if self.steps else at), at, before
+
+    @property
+    def container(self) -> Any:
+        """A dict, a list or another object without weak references that the way begins with: it is kept alive."""
+        return self.root.args[0] if type(self.root) is functools.partial else None
 
     @property
     def is_dead(self) -> bool:
         """Whether the object that held it is no more."""
         return self.owner() is None if self.owner is not None else self.root() is None
+
+    @property
+    def is_let_go(self) -> bool:
+        """Whether the variable of its container has something else."""
+        return self.container is not None and self.variable is not None and self._bound() is not self.container
+
+    @property
+    def is_bound_anew(self) -> bool:
+        """Whether there is something else of the kind that the way led through, which a call would use."""
+        _, at, before = self._reach()
+        if at is None or self.is_let_go:
+            return self.variable is not None and type(self._bound()) is self.variable[2]
+        return before is not None
+
+    def _bound(self) -> Any:
+        name, scope, _ = self.variable or ("", None, None)
+        return bound_to(name, scope)
 
     def ways(self) -> Iterator[tuple[Any, str, Any]]:
         """For each step: the object, and its kind and key."""
@@ -93,6 +131,37 @@ class Holder:
         for kind, key in self.steps:
             yield value, kind, key
             value = step(value, kind, key)
+
+
+def locals_of(frame: FrameType) -> Mapping[str, object]:
+    """The frame's variables now.
+
+    Before Python 3.13 a function's ``f_locals`` is a copy that its frame keeps, and with it all that the function has
+    dropped since; nobody else's, that copy is emptied again.
+    """
+    scope = frame.f_locals
+    if _LOCALS_ARE_COPIES and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        found = dict(scope)
+        if sys.getrefcount(scope) == _HELD_HERE_ALONE:  # the program has not called locals()
+            scope.clear()
+        return found
+    return scope
+
+
+def bound_to(name: str, scope: Any) -> Any:
+    """What a variable has now; None if it is gone.
+
+    Args:
+        scope: a module's dict, a closure's cell, or the code of a function, whose running call is asked.
+    """
+    if isinstance(scope, dict):
+        return scope.get(name)
+    if isinstance(scope, types.CellType):
+        return next(iter(gc.get_referents(scope)), None)
+    frame: FrameType | None = sys._getframe(1)
+    while scope is not None and frame is not None and frame.f_code is not scope:
+        frame = frame.f_back
+    return locals_of(frame).get(name) if scope is not None and frame is not None else None
 
 
 def step(owner: Any, kind: str, key: Any) -> Any:
@@ -141,7 +210,7 @@ class Search:
         self._held: list[tuple[int, _Reached]] = []
         self._shared: dict[type, list[tuple[str, Tensor]]] = {}
 
-    def from_frames(self, frame: FrameType | None, locals_of: Callable[[FrameType], Any]) -> Search:
+    def from_frames(self, frame: FrameType | None) -> Search:
         """Search from a frame outwards until each storage has a holder."""
         while frame is not None and self._missing and len(self._seen) < MOST_OBJECTS:
             code, variables = frame.f_code, locals_of(frame)
@@ -257,7 +326,11 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_module(node: _Reached | None) -> bool:
-    return node is not None and issubclass(type(node.value), nn.Module)
+    return node is not None and _is_module_type(node.value)
+
+
+def _is_module_type(value: object) -> bool:
+    return issubclass(type(value), nn.Module)
 
 
 def _is_in(known: _Reached, node: _Reached | None) -> bool:
@@ -288,10 +361,9 @@ def _holder(node: _Reached) -> Holder | None:
     own = vars(owner.value) if owner is not None and _is_module(owner) else {}
     is_slot = any(node.key in (own.get(slot) or ()) for slot in _SLOTS[:2])
     last = _weakly(owner.value) if owner is not None and steps[-1][0] == "attribute" else None
-    root = _weakly(at.value)
-    if root is None:
-        return Holder(functools.partial(_same, at.value), tuple(steps), node.name, is_slot, last, at.value)
-    return Holder(root, tuple(steps), node.name, is_slot, last)
+    root, variable = _weakly(at.value), (at.name, at.key, type(at.value)) if type(at.key) is not str else None
+    root = root or functools.partial(_same, at.value)
+    return Holder(root, tuple(steps), node.name, is_slot, last, variable)
 
 
 def _same(value: Any) -> Any:

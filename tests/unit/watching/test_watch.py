@@ -13,12 +13,12 @@ from gfxgraph.watching import watch
 def test_watchers_that_outlive_this_modules_names_go_in_silence(monkeypatch):
     """A finalizer that runs while modules are taken apart finds nothing to tell; an error there is printed."""
     monkeypatch.setattr(watch, "_api", None)
-    watch._let_go([{}])
+    watch._forget([id({})])
 
 
 def test_a_change_that_an_interrupt_strikes_is_noted(monkeypatch):
     """CPython ignores what a watcher raises, and makes the change."""
-    watchers = watch.Watchers([], {})
+    watchers = watch.Watchers()
 
     def changed(address, key):
         raise KeyboardInterrupt
@@ -37,14 +37,14 @@ def test_a_dict_that_dies_before_its_object():
     class Owner:
         pass
 
-    watched, owner = watch.Watched(lambda: "here"), Owner()
+    watched, owner = watch.Watchers(lambda: "here"), Owner()
     owner.__dict__ = {"a": 1}
-    watched.add(vars(owner), "a", owner)
+    watched.add(vars(owner), {"a"}, owner)
     address = id(vars(owner))
     owner.__dict__ = {"a": 2}
     assert watched.has_changed and address not in watch._watchers and not watched._alive
     with pytest.raises(ValueError, match="non-dictionary"):
-        watched.add([], "a", None)
+        watched.add([], {"a"})
     assert not watched._alive
     del owner, watched
     gc.collect()

@@ -41,14 +41,14 @@ from torch import Tensor
 from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches.optimizers import Settings
-from gfxgraph.capture.record.user_lines import is_library_code, locals_of, place, shown
-from gfxgraph.capture.replay.graph_tensors import flat, has_layout, memory_of, overwrite, used_on
+from gfxgraph.capture.record.user_lines import is_library_code, place, shown
+from gfxgraph.capture.replay.graph_tensors import Layout, flat, has_layout, memory_of, overwrite, used_on
 from gfxgraph.capture.replay.program import HostStep, Program, point
 from gfxgraph.core.tape import TapeValue, leaves
 from gfxgraph.process import process
-from gfxgraph.watching.holders import GONE, Holder, Search
-from gfxgraph.watching.memory_words import differ, words_of_list, words_to
-from gfxgraph.watching.watch import HAS_TAGS, Watched, sees_attributes
+from gfxgraph.watching.holders import GONE, REPLACED, Holder, Search, bound_to
+from gfxgraph.watching.memory_words import word_of, words_of_list, words_to
+from gfxgraph.watching.watch import HAS_TAGS, Watchers, compiled, sees_attributes
 
 MOST_ASKED = 4
 """Inputs that variables alone hold: so many are asked for at each replay, the others where a replay is timed."""
@@ -77,6 +77,8 @@ class Slot:
     """The captured memory, as the place's tensor had it."""
     address: int
     storage: int
+    nbytes: int
+    """From its first to past its last element."""
     seen: Tensor | Kept
     """What was there at the last look."""
 
@@ -87,6 +89,9 @@ class Slot:
     def is_met_by(self, now: Tensor) -> bool:
         """Whether it lies in the captured memory, as the captured one did."""
         return now.data_ptr() == self.address and self.is_like(now) and now.stride() == self.memory.stride()
+
+    def overlaps(self, other: Slot) -> bool:
+        return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
 
     def is_like(self, now: Tensor) -> bool:
         mine = self.memory
@@ -118,7 +123,7 @@ class HeldInputs:
         """Inputs that may be stale: they are counted, the first is named."""
         self.counts: Counter[int] = Counter()
         """How many of our own tensors refer to each storage."""
-        self._watched = Watched(place)
+        self.watched = Watchers(place)
         self.has_changed: Callable[[], bool] = bool
         self._find(tensors)
         for value, tensor in tensors.items():
@@ -139,7 +144,7 @@ class HeldInputs:
         frame = sys._getframe(1)
         while frame.f_back is not None and is_library_code(frame.f_code):
             frame = frame.f_back
-        search = Search(storages).from_frames(frame, locals_of)
+        search = Search(storages).from_frames(frame)
         for storage, places in search.found.items():
             for holder, tensor in places:
                 self._add(holder, tensor, storage, tensor)
@@ -153,7 +158,7 @@ class HeldInputs:
 
     def _add(self, holder: Holder, tensor: Tensor, storage: int, seen: Tensor | Kept) -> None:
         memory = tensor.data
-        self.slots.append(Slot(holder, memory, memory.data_ptr(), storage, seen))
+        self.slots.append(Slot(holder, memory, memory.data_ptr(), storage, Layout.of(memory).span_nbytes, seen))
         self.counts[storage] += 1
 
     def source(self, held: Tensor) -> tuple[Tensor, str]:
@@ -166,7 +171,7 @@ class HeldInputs:
 
     def _watch(self) -> None:
         """Watch what is there now."""
-        names: dict[str, Any] = {"kept": self._watched}
+        names: dict[str, Any] = {"kept": self.watched}
         first: list[int] = []
         behind: list[int] = []
         lines: list[str] = []
@@ -183,22 +188,23 @@ class HeldInputs:
                 lines.append(f"if {name}.was.data_ptr() != {slot.address}: return True")
             else:
                 behind += found
-        self._watched.let_go({owner for owner, _ in asked} | self._watch_settings(names, lines))
-        before = ["if kept.has_changed: return True"]
-        for phase in (first, [*behind, *self._watched.tags]):  # a list's items lie behind what the list points to
-            if phase:
-                before.append(f"if {differ(phase, f'words{len(before)}', names)}: return True")
+        self._watch_variables(names, lines, first)
+        self.watched.let_go({owner for owner, _ in asked} | self._watch_settings(names, lines))
+        phases = (first, [*behind, *self.watched.tags])  # a list's items lie behind what the list points to
+        self.has_changed = compiled(phases, lines, names, changed=True)
+
+    def _watch_variables(self, names: dict[str, Any], lines: list[str], first: list[int]) -> None:
+        """Watch those that hold a dict or list, or an input alone; their words and lines are added."""
+        for holder in list({id(slot.holder.container): slot.holder for slot in self.slots}.values())[:MOST_ASKED]:
+            name, scope, _ = holder.variable or ("", None, None)
+            at = word_of(scope, "cell", holder.container) if isinstance(scope, types.CellType) else None
+            first += [at] if at is not None else []
+            if isinstance(scope, dict) and holder.container is not None:
+                names |= {(of := f"scope{len(names)}"): scope}
+                lines.append(f"if id({of}.get({name!r})) != {id(holder.container)}: return True")
         for kept in [kept for _, _, kept in self.alone if sys.getrefcount(kept.tensor) > _ALONE][:MOST_ASKED]:
-            n = len(names)
-            names |= {f"kept{n}": kept, "n_references": sys.getrefcount, "alone": _ALONE}
-            lines.append(f"if n_references(kept{n}.tensor) <= alone: return True")
-        given = ", ".join(f"{name}={name}" for name in names)
-        body = "\n    ".join([*before, *lines, "return False"])
-        scope = dict(names)
-        exec(compile(f"def has_changed({given}):\n    {body}\n", "<gfxgraph watch>", "exec"), scope)
-        self.has_changed = scope.pop("has_changed")
-        for name in names:  # it has them as defaults; here they would make a cycle
-            del scope[name]
+            names |= {(of := f"alone{len(names)}"): kept, "n_references": sys.getrefcount, "alone": _ALONE}
+            lines.append(f"if n_references({of}.tensor) <= alone: return True")
 
     def _watch_settings(self, names: dict[str, Any], lines: list[str]) -> set[int]:
         """Watch the numbers of optimizers; the dicts that they are in, by identity."""
@@ -206,7 +212,7 @@ class HeldInputs:
             names |= {f"settings{n}": each}
             lines.append(f"if settings{n}.are_others(): return True")
             for numbers, name in [(group, name) for group in each.groups() for name in group]:
-                self._watched.add(numbers, name, None)
+                self.watched.add(numbers, {name})
         return {id(group) for each in self._settings for group in each.groups()}
 
     def _watch_step(self, owner: Any, kind: str, key: Any, first: list[int], behind: list[int]) -> bool:
@@ -218,26 +224,22 @@ class HeldInputs:
             if found is not None:
                 first += found[0]
                 behind += found[1]
-                self._watched.hold(owner)
+                self.watched.held[id(owner)] = owner
             return found is not None
         if kind == "item" and not isinstance(owner, dict):
             return False
         if kind == "item":
-            self._watched.add(owner, key, None)
+            self.watched.add(owner, {key})
             return True
         own = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
         for each in (own.get(slot) for slot in ("_parameters", "_buffers", "_modules")):
             if isinstance(each, dict) and key in each:
-                self._watched.add(each, key, owner)
+                self.watched.add(each, {key}, owner)
                 return True
         if key in own and not HAS_TAGS and sees_attributes():
-            self._watched.add(own, key, owner)
+            self.watched.add(own, {key}, owner)
             return True
         return False
-
-    def containers(self) -> list[Any]:
-        """The program's dicts and lists that the watch keeps alive."""
-        return [each for each in self._watched.held if isinstance(each, dict | list)]
 
     # -- at a replay --------------------------------------------------------------------------------
 
@@ -253,14 +255,14 @@ class HeldInputs:
         Raises:
             GuardMismatch: `input_replaced`, `input_let_go`.
         """
-        watched = self._watched
+        watched = self.watched
         is_other, watched.has_changed, watched.may_be_swapped = watched.may_be_swapped, False, False
         lent = {id(slot): row for row in self.lent for slot in row[:1]}
         try:
             changed: list[tuple[Slot, Any]] = []
             self.lent = []
             for slot in self.slots:
-                now, row = slot.holder.now(), lent.get(id(slot))
+                now, row = GONE if slot.holder.is_let_go else slot.holder.now(), lent.get(id(slot))
                 if isinstance(now, Tensor) and now.is_cuda and slot.is_met_by(now):
                     is_other = is_other or now is not slot.was
                     self._see(slot, now)
@@ -275,7 +277,7 @@ class HeldInputs:
             now = row = None  # which would be references
             self.ask_for_those_alone()
         except BaseException:
-            self._watched.has_changed, self.lent = True, list(lent.values())
+            self.watched.has_changed, self.lent = True, list(lent.values())
             raise
         if changed or is_other or self.has_changed():  # or an input has been let go
             self._watch()
@@ -348,26 +350,20 @@ class HeldInputs:
 
     @contextmanager
     def lending(self) -> Iterator[None]:
-        """Copy for one replay what could not be given the captured memory."""
-        before: list[tuple[Tensor, Tensor]] = []
+        """Copy for one replay what could not be given the captured memory, which may be another one's new memory."""
+        captured = {memory_of(slot.memory) for slot, _, _ in self.lent}
         with torch_names._InferenceMode(True):
-            for slot, now, is_kept in self.lent:
-                if is_kept:
-                    before.append((slot.memory, slot.memory.clone()))
-                overwrite(slot.memory, now)
+            before = [(slot.memory, slot.memory.clone()) for slot, _, is_kept in self.lent if is_kept]
+            contents = [now.clone() if memory_of(now) in captured else now for _, now, _ in self.lent]
+            for (slot, _, _), content in zip(self.lent, contents):
+                overwrite(slot.memory, content)
         try:
             yield
         finally:
             with torch_names._InferenceMode(True):
-                for slot, now, _ in self.lent:
-                    if self.is_written(slot.memory):
-                        overwrite(now, slot.memory)
-                for memory, content in before:
+                written = [(now, slot.memory.clone()) for slot, now, _ in self.lent if self.is_written(slot.memory)]
+                for memory, content in [*before, *written]:
                     overwrite(memory, content)
-
-    @property
-    def changed_at(self) -> Any:
-        return self._watched.changed_at
 
 
 class _Change:
@@ -390,7 +386,7 @@ class _Change:
 
     def _count_in_dropped(self, slots: list[Slot]) -> None:
         """What a dict or list refers to that the program has dropped, and we alone hold, is referred to by us."""
-        held = [each for one in [*_every] for each in one.containers()]
+        held = [each for one in [*_every] for each in one.watched.held.values()]
         held += [each for each in (slot.holder.container for slot in slots) if each is not None]
         n_ours, kept = Counter(map(id, held)), list({id(each): each for each in held}.values())
         del held
@@ -429,16 +425,19 @@ class _Change:
     def _due(self, storage: int, rows: list[tuple[Slot, Any]]) -> list[tuple[Slot, Tensor]]:
         """What to copy into one storage."""
         changed = [slot for slot, _ in rows]
-        others = [slot for slot in self.slots_of[storage] if slot not in changed]
+        same = [slot for slot in self.slots_of[storage] if slot not in changed]
         due: list[tuple[Slot, Tensor]] = []
         for slot, now in rows:
+            others = [each for each in same if each.overlaps(slot)]
             if slot.memory.data_ptr() != slot.address:
                 self._refuse(slot, f"{kind_of(now)}, in other memory")
             is_item = slot.holder.steps[-1:] and slot.holder.steps[-1][0] == "item"
-            if now is GONE and (slot.holder.is_dead or (is_item and not others and not self._is_used(slot))):
+            if slot.holder.is_let_go and (others or self._is_used(slot)):
+                slot.holder.variable = None  # one name for many things in turn
+            elif now is GONE and (slot.holder.is_dead or (is_item and not others and not self._is_used(slot))):
                 self._drop(slot)
-                if not any(each.storage == storage for each in self.held.slots):
-                    self.held.let_go(slot.holder.name, slot.memory)
+                if not any(each.overlaps(slot) for each in self.held.slots if each.storage == storage):
+                    self.held.let_go(slot.holder.name, slot.memory, slot.holder.is_bound_anew)
             elif now is not slot.was and not slot.holder.is_slot and (others or self._is_used(slot)):
                 why = "was replaced, but is used elsewhere: replays read the captured one"
                 self.held.say("input_kept", slot.holder.name, slot.memory, why)
@@ -447,20 +446,23 @@ class _Change:
                 self._refuse(slot, kind_of(now))
             else:
                 due.append((slot, now))
-        if due:
-            self._settle_with_others(due, others)
+        for at, (slot, now) in enumerate(due):
+            others = [each for each in same if each.overlaps(slot) and each in self.held.slots]
+            self._settle_with_others(slot, now, others, [row for row in due[:at] if row[0].overlaps(slot)])
         return due
 
-    def _settle_with_others(self, due: list[tuple[Slot, Tensor]], others: list[Slot]) -> None:
-        """All places that count must agree; what else holds the old tensor keeps it."""
-        is_written = bool(others) and self.held.is_written(due[0][0].memory)
+    def _settle_with_others(
+        self, slot: Slot, now: Tensor, others: list[Slot], due: list[tuple[Slot, Tensor]]
+    ) -> None:
+        """All places of one memory that count must agree; what else holds the old tensor keeps it."""
+        is_written = bool(others) and self.held.is_written(slot.memory)
         for other in others:
             if other.holder.is_slot or is_written:
-                self._agree(*due[0], other, other.holder.now())
+                self._agree(slot, now, other, other.holder.now())
             else:
                 self._drop(other)
         for other, theirs in due:
-            self._agree(*due[0], other, theirs)
+            self._agree(slot, now, other, theirs)
 
     def _agree(self, slot: Slot, now: Tensor, other: Slot, theirs: Any) -> None:
         """Two places of one input must hold the same content: the graph has it once."""
@@ -525,15 +527,15 @@ class _Change:
     def _refuse(self, slot: Slot, now: str) -> None:
         held = self.held
         process.require().counters.add("reload_refused")
-        at = f" (set by {shown(held.changed_at)})" if held.changed_at is not None else ""
+        at = f" (set by {shown(held.watched.changed_at)})" if held.watched.changed_at is not None else ""
         fields = {"name": slot.holder.name, "was": kind_of(slot.memory), "now": f"{now} now{at}"}
         raise process.mismatch("input_replaced", where=held.line_of(slot.storage), **fields)
 
 
 def kind_of(value: Any) -> str:
     """What it is, as messages say it."""
-    if value is GONE:
-        return "gone"
+    if value is GONE or value is REPLACED:
+        return "gone" if value is GONE else "gone with its module"
     if not isinstance(value, Tensor):
         return repr(value) if value is None else f"a {type(value).__qualname__}"
     where = "" if value.is_cuda else f" on {value.device.type}"
@@ -563,18 +565,8 @@ def _is_unshared(tensor: Tensor) -> bool:
 
 
 def _is_bound_anew(scope: Any, name: str, tensor: Tensor) -> bool:
-    """Whether a variable has another tensor of the same kind: the module's, or that of a call that goes on.
-
-    Args:
-        scope: a module's dict, a closure's cell, or a function's code.
-    """
-    found: Any = scope.get(name) if isinstance(scope, dict) else None
-    if isinstance(scope, types.CellType):
-        found = next(iter(gc.get_referents(scope)), None)
-    frame: Any = sys._getframe(1) if isinstance(scope, types.CodeType) else None
-    while frame is not None and found is None:
-        found = locals_of(frame).get(name) if frame.f_code is scope else None
-        frame = frame.f_back
+    """Whether a variable has another tensor of the same kind."""
+    found = bound_to(name, scope)
     return isinstance(found, Tensor) and kind_of(found) == kind_of(tensor)
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
+import subprocess
+import sys
 from collections import namedtuple
 from dataclasses import dataclass
 from functools import partial
@@ -286,7 +289,7 @@ def test_the_line_of_the_change_is_named(platform):
     with pytest.raises(gfxgraph.GuardMismatch) as caught:
         captured.graph.replay()
     line = another_dtype.__code__.co_firstlineno + 1
-    has_watchers = __import__("sys").version_info >= (3, 12)
+    has_watchers = sys.version_info >= (3, 12)
     assert (f"(set by {__file__}:{line})" in str(caught.value)) == has_watchers
 
 
@@ -456,6 +459,31 @@ def test_tied_weights_that_come_apart_are_refused(platform):
     net.last.weight = parameter(8, 8)
     with pytest.raises(gfxgraph.GuardMismatch, match="of another content than Net"):
         captured.graph.replay()
+
+
+RELOADS = """
+import torch
+from torch import nn
+net = nn.Sequential(*(nn.Linear(8, 8) for _ in range(67))).cuda().requires_grad_(False)
+x, graph = torch.randn(4, 8, device="cuda"), torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    out = net(x)
+for _ in range(3):
+    net.load_state_dict({name: torch.randn_like(item) for name, item in net.state_dict().items()}, assign=True)
+    graph.replay()
+    assert torch.allclose(out, net(x), atol=1e-4)
+"""
+
+
+def test_the_last_line_of_a_run_tells_of_reloads(platform, tmp_path):
+    """In a process of its own, as a user runs it."""
+    script = tmp_path / "reloads.py"
+    script.write_text(RELOADS, encoding="utf-8")
+    line = [sys.executable, "-m", "gfxgraph", "run", f"--simulate={platform}", script]
+    environment = {**os.environ, "GFXGRAPH_LANG": "en"}
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=300)
+    told = "3 reloads followed (402 tensors copied into the graphs' memory, 0 MiB kept); nothing to do"
+    assert done.returncode == 0 and done.stderr.splitlines()[-1].endswith(told), done.stderr
 
 
 def test_memory_is_given_back(platform):

@@ -279,6 +279,9 @@ class HeldInputs:
         except BaseException:
             self.watched.has_changed, self.lent = True, list(lent.values())
             raise
+        if changed:
+            twice = {slot.address: slot.nbytes for each in [*_every] for slot, _, _ in each.lent}
+            process.require().counters.set("reload_nbytes", sum(twice.values()))
         if changed or is_other or self.has_changed():  # or an input has been let go
             self._watch()
 

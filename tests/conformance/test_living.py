@@ -859,6 +859,24 @@ def test_updates_in_a_loop_as_a_trainer_sends_them(platform):
         assert torch.equal(net.last.weight, twin.last.weight)
 
 
+def test_a_scale_that_python_keeps_is_said(platform, caplog):
+    """A float of an object that holds inputs, and that an operation took: told once where it is another."""
+
+    class Attention(nn.Linear):
+        k_scale_float = 1.0
+
+        def forward(self, x):
+            return super().forward(x) * self.k_scale_float
+
+    net = Attention(8, 8).cuda().requires_grad_(False)
+    net.k_scale_float = 0.5
+    captured = Captured(net, cuda(4, 8))
+    net.k_scale_float = 2.0
+    with caplog.at_level("WARNING", logger="gfxgraph"):
+        assert not captured.is_right() and not captured.is_right()
+    assert "Attention.k_scale_float was 0.5 at the capture and is 2.0 now" in caplog.text and len(caplog.records) == 1
+
+
 # -- numbers from Python -----------------------------------------------------------------------------------------
 
 

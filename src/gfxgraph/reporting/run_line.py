@@ -49,10 +49,7 @@ _TEXT = {
         "{n} 次重放与即时执行不同，已使用后者的结果：gfxgraph doctor --why",
     ),
     "fallback": ("first fallback{at}: {why}", "首次回退{at}：{why}"),
-    "held": (
-        "{n:,} inputs may be stale, only graphs hold them: {why}{at}",
-        "{n:,} 个输入可能已过时，仅由图持有：{why}{at}",
-    ),
+    "held": ("{n:,} inputs may be stale: {why}{at}", "{n:,} 个输入可能已过时：{why}{at}"),
     "unused": ("{n:,} captured, none replayed", "捕获了 {n:,} 个图，均未重放"),
     "nothing": (
         "nothing was captured; gfxgraph.graphed(function) captures a function",
@@ -186,7 +183,7 @@ def _next(
 ) -> tuple[str, bool]:
     """What to look at first besides the calls; and whether there is nothing to do."""
     captured, failed = (sum(row.get(key) or 0 for row in rows) for key in ("capture_count", "validation_failures"))
-    kinds = {"fallback": "fallback", "input_let_go": "held"}
+    kinds = {"fallback": "fallback", "input_let_go": "held", "number_kept": "held"}
     events = [event for row in rows for event in row.get("events") or () if event["kind"] in kinds]
     events.sort(key=lambda event: event["kind"])
     event = events[0] if events else {"kind": "", "where": "", "op": "", "reason": "", "count": 0}

@@ -44,7 +44,7 @@ from gfxgraph.capture.patches.optimizers import Settings
 from gfxgraph.capture.record.user_lines import is_library_code, place, shown
 from gfxgraph.capture.replay.graph_tensors import Layout, flat, has_layout, memory_of, overwrite, used_on
 from gfxgraph.capture.replay.program import HostStep, Program, point
-from gfxgraph.core.tape import TapeValue, leaves
+from gfxgraph.core.tape import Entry, TapeValue, leaves
 from gfxgraph.process import process
 from gfxgraph.watching.holders import GONE, REPLACED, Holder, Search, bound_to
 from gfxgraph.watching.memory_words import word_of, words_of_list, words_to
@@ -119,6 +119,8 @@ class HeldInputs:
         """Inputs that are copied for each replay: the place's tensor, and whether the old content is restored."""
         self.alone: list[tuple[str, Any, Kept]] = []
         """Inputs that variables alone hold, with their names and scopes."""
+        self.numbers: list[tuple[weakref.ref[Any], str, float, str, Entry]] = []
+        """Attributes of what holds the inputs: object, attribute, value, name, and the operation that took it."""
         self.n_told = 0
         """Inputs that may be stale: they are counted, the first is named."""
         self.counts: Counter[int] = Counter()
@@ -126,6 +128,7 @@ class HeldInputs:
         self.watched = Watchers(place)
         self.has_changed: Callable[[], bool] = bool
         self._find(tensors)
+        self._find_numbers(program)
         for value, tensor in tensors.items():
             memory = tensor.data
             self.counts[memory_of(memory)] += 1
@@ -160,6 +163,17 @@ class HeldInputs:
         memory = tensor.data
         self.slots.append(Slot(holder, memory, memory.data_ptr(), storage, Layout.of(memory).span_nbytes, seen))
         self.counts[storage] += 1
+
+    def _find_numbers(self, program: Program) -> None:
+        """Numbers that are constants of the graph, as far as an attribute beside an input still has them."""
+        entries = [entry for segment in program.segments for entry in segment.tape.entries]
+        rows = [(each, entry) for entry in entries for each in (*entry.args, *entry.kwargs.values())]
+        used = {each: entry for each, entry in rows if type(each) is float}
+        owners = [(slot.holder.owner(), slot.holder.name) for slot in self.slots if slot.holder.owner and used]
+        for owner, name in {id(owner): (owner, name.rpartition(".")[0]) for owner, name in owners}.values():
+            for key, value in getattr(owner, "__dict__", {}).items() if not isinstance(owner, type) else ():
+                if type(value) is float and value in used:
+                    self.numbers.append((weakref.ref(owner), key, value, f"{name}.{key}", used[value]))
 
     def source(self, held: Tensor) -> tuple[Tensor, str]:
         """The program's own tensor in the memory of an input, and the place that holds it."""
@@ -202,6 +216,9 @@ class HeldInputs:
             if isinstance(scope, dict) and holder.container is not None:
                 names |= {(of := f"scope{len(names)}"): scope}
                 lines.append(f"if id({of}.get({name!r})) != {id(holder.container)}: return True")
+        for whose, key, *_ in self.numbers if sees_attributes() else ():
+            if (owner := whose()) is not None:
+                self.watched.add(vars(owner), {key}, owner)
         for kept in [kept for _, _, kept in self.alone if sys.getrefcount(kept.tensor) > _ALONE][:MOST_ASKED]:
             names |= {(of := f"alone{len(names)}"): kept, "n_references": sys.getrefcount, "alone": _ALONE}
             lines.append(f"if n_references({of}.tensor) <= alone: return True")
@@ -296,6 +313,13 @@ class HeldInputs:
             if sys.getrefcount(kept.tensor) <= _ALONE and n_of_program(kept.tensor, memory_of(kept.tensor)) <= 1:
                 self.let_go(name, kept.tensor, _is_bound_anew(scope, name, kept.tensor))
                 self.alone.remove(row)
+        for number in [*self.numbers]:
+            of, key, value, name, entry = number
+            now = getattr(of(), "__dict__", {}).get(key, value)
+            if now is not value and now != value:
+                self.numbers.remove(number)
+                reason = f"{name} was {value} at the capture and is {now} now: replays go on with {value}"
+                process.require().report("number_kept", reason, where=entry.where)
 
     def let_go(self, name: str, tensor: Tensor, is_bound_anew: bool = False) -> None:
         """An input that only the graph holds any more.

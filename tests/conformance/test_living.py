@@ -814,7 +814,28 @@ class Layerwise(nn.Module):
         return x
 
 
-COMPONENTS = [Net, Scaled, Latent, Experts, Lora, Rotary, Sampler, Normed, Tied, Layerwise]
+class Sharded(nn.Module):
+    """One flat parameter, and views of it where the layers look for their weights, as FSDP makes them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(2))
+        for layer in self.layers:
+            del layer.weight
+        self.load()
+
+    def load(self):
+        self.flat = nn.Parameter(cuda(128), requires_grad=False)
+        for layer, part in zip(self.layers, self.flat.split(64)):
+            object.__setattr__(layer, "weight", part.view(8, 8))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+COMPONENTS = [Net, Scaled, Latent, Experts, Lora, Rotary, Sampler, Normed, Tied, Layerwise, Sharded]
 
 
 @pytest.mark.parametrize("kind", COMPONENTS)

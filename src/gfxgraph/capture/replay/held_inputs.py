@@ -117,6 +117,7 @@ class HeldInputs:
         self.slots: list[Slot] = []
         self.lent: list[tuple[Slot, Tensor, bool]] = []
         """Inputs that are copied for each replay: the place's tensor, and whether the old content is restored."""
+        self.lent_before: list[tuple[Slot, Tensor, bool]] = []
         self.alone: list[tuple[str, Any, Kept]] = []
         """Inputs that variables alone hold, with their names and scopes."""
         self.numbers: list[tuple[weakref.ref[Any], str, float, str, Entry]] = []
@@ -274,7 +275,7 @@ class HeldInputs:
         """
         watched = self.watched
         is_other, watched.has_changed, watched.may_be_swapped = watched.may_be_swapped, False, False
-        lent = {id(slot): row for row in self.lent for slot in row[:1]}
+        self.lent_before, lent = self.lent, {id(row[0]): row for row in self.lent}
         try:
             changed: list[tuple[Slot, Any]] = []
             self.lent = []
@@ -294,8 +295,10 @@ class HeldInputs:
             now = row = None  # which would be references
             self.ask_for_those_alone()
         except BaseException:
-            self.watched.has_changed, self.lent = True, list(lent.values())
+            self.watched.has_changed, self.lent = True, self.lent_before
             raise
+        finally:
+            self.lent_before = []
         if changed:
             twice = {slot.address: slot.nbytes for each in [*_every] for slot, _, _ in each.lent}
             process.require().counters.set("reload_nbytes", sum(twice.values()))
@@ -402,10 +405,14 @@ class _Change:
         slots = [slot for each in [*_every] for slot in each.slots]
         self.n_was = Counter(id(slot.seen) for slot in slots if type(slot.seen) is not Kept)
         self.n_was.update(id(kept.tensor) for kept in [*_kept.values()])
+        lent = {id(row): row for each in [*_every] for row in [*each.lent, *each.lent_before]}
+        self.n_was.update(id(row[1]) for row in lent.values())
+        del lent
         self.dropped: dict[int, set[int]] = {}
         """By storage: tensors that only such dicts and lists refer to."""
         self._count_in_dropped(slots)
         self._free: dict[int, bool] = {}
+        self._only_ours: dict[int, set[int]] = {}
         self.by_storage: dict[int, list[tuple[Slot, Any]]] = {}
         self.slots_of: dict[int, list[Slot]] = {}
         """Every slot of a storage of which one has changed."""
@@ -527,7 +534,7 @@ class _Change:
         """Whether nothing of the program's needs the old content, once what one tensor alone needs is moved away."""
         rows = self.by_storage[slot.storage]
         old = {id(each.was): each for each, _ in rows if memory_of(each.was) == slot.storage}
-        if n_of_program(slot.memory, slot.storage) > len({*old} | self.dropped.get(slot.storage, set())):
+        if n_of_program(slot.memory, slot.storage) > len({*old} | self._ours(slot.storage)):
             return False
         used = [each for each in old.values() if self._is_referred_to(each)]
         if used and not (len(used) == len(old) == 1 and self.held.is_plain):
@@ -540,10 +547,20 @@ class _Change:
 
     def _is_used(self, slot: Slot) -> bool:
         """Whether the program refers to the old tensor, or to its memory."""
-        known = self.dropped.get(slot.storage, set()) | (
-            {id(slot.was)} if memory_of(slot.was) == slot.storage else set()
-        )
+        known = self._ours(slot.storage) | ({id(slot.was)} if memory_of(slot.was) == slot.storage else set())
         return n_of_program(slot.memory, slot.storage) > len(known) or self._is_referred_to(slot)
+
+    def _ours(self, storage: int) -> set[int]:
+        """Old tensors over a storage that nothing of the program's refers to, and those that they are views of."""
+        if storage not in self._only_ours:
+            found = self._only_ours[storage] = self.dropped.get(storage, set())
+            for slot, _ in self.by_storage[storage]:
+                if memory_of(slot.was) == storage and not self._is_referred_to(slot):
+                    found.add(id(slot.was))
+                    base = slot.was._base
+                    if base is not None and sys.getrefcount(base) <= _OF_A_BASE:
+                        found.add(id(base))
+        return self._only_ours[storage]
 
     def _is_referred_to(self, slot: Slot) -> bool:
         """Whether something besides ours refers to the old tensor."""
@@ -611,12 +628,16 @@ def held_inputs(program: Program, is_strict: bool, settings: list[Settings]) -> 
         return HeldInputs(program, tensors, is_strict, settings)
 
 
-def _references() -> tuple[int, int]:
-    """What ``sys.getrefcount`` gives of an attribute, and of a variable, where nothing else refers to the object."""
+def _references() -> tuple[int, int, int]:
+    """``sys.getrefcount`` of an attribute, a variable, and one with a view's base, to which nothing else refers."""
     kept = Kept(torch.empty(0, device="cpu"))
     of_attribute = sys.getrefcount(kept.tensor)
     variable = kept.tensor
-    return of_attribute, sys.getrefcount(variable) - 1
+    of_variable = sys.getrefcount(variable) - 1
+    with torch.inference_mode(False):
+        view = torch.empty(1, device="cpu").view(1)
+    base = view._base
+    return of_attribute, of_variable, sys.getrefcount(base)
 
 
-_ALONE, _OF_A_VARIABLE = _references()
+_ALONE, _OF_A_VARIABLE, _OF_A_BASE = _references()

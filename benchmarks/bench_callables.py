@@ -211,7 +211,7 @@ def bench_buckets(reps: int) -> dict:
 
 def bench_parts(reps: int) -> dict:
     """What the parts of a call cost, to know where its time goes."""
-    from gfxgraph.callables.inputs import device_copier
+    from gfxgraph.callables.buffers import device_copier
     from gfxgraph.callables.joined_launch import copy_kernel
     from gfxgraph.process import bridge
 

@@ -1,4 +1,4 @@
-"""269 programs in users' manner through ``graphed``, each against eager.
+"""287 programs in users' manner through ``graphed``, each against eager.
 
     python benchmarks/fresh_programs.py [--out FILE] [--subject FILE] [--only WORD] [--platform hip|cuda]
 

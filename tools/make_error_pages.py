@@ -75,7 +75,8 @@ def _sections(found: Condition, lang: str, labels: tuple[str, str, str]) -> Iter
     names = {name: f"<{name}>" for name in found.fields}
     yield labels[0], fill(text.what, found, names, lang)
     yield labels[1], _general(fill(text.why, found, names, lang))
-    yield labels[2], "\n".join(_general(fill(step, found, names, lang)) for step in text.do)
+    steps = (*text.check, *text.do)
+    yield labels[2], "\n".join(_general(fill(step, found, names, lang)) for step in steps)
 
 
 def _general(step: str) -> str:

@@ -155,7 +155,7 @@ TABLE = {
         torch._dynamo.variables.ConstDictVariable
         torch._dynamo.variables.ConstantVariable
         torch._dynamo.variables.ListVariable
-        optimizer_getattr = torch._dynamo.variables.OptimizerVariable.var_getattr
+        torch._dynamo.variables.OptimizerVariable._set_capturable
         torch._dynamo.variables.SetVariable
         torch._dynamo.variables.SymNodeVariable
         torch._dynamo.variables.TensorVariable

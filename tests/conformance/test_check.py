@@ -181,4 +181,4 @@ def test_what_is_baked_in_has_its_places(module):
     with torch.no_grad(), torch.cuda.graph(graph):
         net(x)
     text = str(graph.explain())
-    assert "reads x, net.qkv.weight" in text and "constants: Attention.k_scale = 0.25 (" in text
+    assert "   reads " in text and "net.qkv.weight" in text and "constants: Attention.k_scale = 0.25 (" in text

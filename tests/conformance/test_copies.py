@@ -406,7 +406,7 @@ def test_calls_whose_turn_is_the_checked_replay(platform):
     for i in range(12):
         (entry,) = g._entries.values()
         if i % 4 == 0:
-            entry.first.graph._grant(2)
+            entry.capture.first.graph._grant(2)
         assert same(g(*of_all_kinds(i)), step(*of_all_kinds(i)))
     assert g.stats()["replays"] == before + 12
 
@@ -415,7 +415,7 @@ def test_a_retired_graph_is_not_launched_joined(platform):
     """What replays wrongly is run by its tape, whatever else has its nodes."""
     g = joined_g(lambda x, ids, h, mask, y: (x * 2 + y, ids + 1))
     (entry,) = g._entries.values()
-    entry.first.graph._retire()
+    entry.capture.first.graph._retire()
     launched = []
     names = g._fast.__globals__
     names["go"] = lambda: launched.append(1) or 1

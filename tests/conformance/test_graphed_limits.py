@@ -216,7 +216,7 @@ def test_dropping_the_callable_frees_its_graphs():
         for i in range(3):
             g(filled(i, 1 << 10))
         (entry,) = g._entries.values()
-        graph, fn = weakref.ref(entry.first.graph), weakref.ref(g._fn)
+        graph, fn = weakref.ref(entry.capture.first.graph), weakref.ref(g._fn)
         del entry, g
         assert graph() is None and fn() is None
     finally:

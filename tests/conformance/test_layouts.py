@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables.inputs import dense_strides, dim_order
+from gfxgraph.callables.buffers import dense_strides, dim_order
 
 pytestmark = pytest.mark.any_platform
 

@@ -31,7 +31,7 @@ STAGES: list[tuple[Any, str]] = [
     (captured.Captured, "look_at"),  # after a warm-up
     (captured.Captured, "record"),
     (session.Session, "end"),
-    (graphed, "make_fast"),
+    (captured, "make_fast"),
     (fast_path.Writer, "copy_in"),
 ]
 

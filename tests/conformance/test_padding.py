@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables.inputs import dense_copy, pad, repeat_last
+from gfxgraph.callables.buffers import dense_copy, pad, repeat_last
 from tests.conformance.conftest import PLATFORMS
 from tests.conformance.padding_cases import CASES
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables.inputs import copy_all
+from gfxgraph.callables.buffers import copy_all
 from tests.conformance.conftest import HAS_GPU
 
 pytestmark = pytest.mark.any_platform

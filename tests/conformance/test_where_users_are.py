@@ -13,7 +13,9 @@ import time
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import gfxgraph
 from gfxgraph import torch_names
@@ -452,3 +454,45 @@ def test_data_parallel_takes_it(tmp_path):
                 wrapped(x).square().sum().backward()
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("p", "training", "draws"), [(0.0, True, False), (0.3, False, False), (0.3, True, True)], ids=str
+)
+def test_a_checkpointed_block_is_a_graph_unless_it_draws(p, training, draws):
+    """Attention and dropout with a probability of zero, as language models are trained, draw nothing."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.dropout = nn.Linear(8, 8), nn.Dropout(p)
+
+        def attend(self, x):
+            q = self.linear(x).view(2, 2, 2, 4)
+            mixed = F.scaled_dot_product_attention(q, q, q, None, p if self.training else 0.0, True)
+            return F.dropout(self.dropout(mixed).reshape(x.shape), p=p, training=self.training)
+
+        def forward(self, x):
+            return x + checkpoint(self.attend, x, use_reentrant=False)
+
+    def trained(wrap):
+        torch.manual_seed(0)
+        block = Block().cuda().train(training)
+        run, optimizer = wrap(block), torch.optim.SGD(block.parameters(), lr=0.1)
+        for _ in range(6):
+            optimizer.zero_grad()
+            run(torch.randn(4, 8, device="cuda")).square().mean().backward()
+            optimizer.step()
+        return run, block.linear.weight
+
+    (g, ours), (_, eager) = trained(gfxgraph.graphed), trained(lambda block: block)
+    torch.testing.assert_close(ours, eager)
+    why = "it uses checkpointing around a part that draws random numbers"
+    assert bool(g.stats()["replays"]) is not draws and (why in g.stats()["eager"]) is draws
+
+
+def test_a_step_with_its_backward_names_what_makes_one_graph_of_it():
+    step = gfxgraph.graphed(lambda x: x + 1)
+    assert "TrainingStep" not in step.explain()
+    step._pieces["Python runs between its graphs: Unsupported Tensor.backward() call"] += 1
+    assert "as gfxgraph.TrainingStep(step) a step of training is one graph" in step.explain()

@@ -142,9 +142,9 @@ def test_torchs_kernels_as_a_child_graph(way, name, mode):
     for given in sets:
         got = [t.clone() for t in flat(g(*given))]
         assert short_way(g) == way
-        entry.fill(given)
-        entry.first.graph.replay()
-        want = [r.made.clone() for r in entry.first.outputs.results]
+        entry.capture.inputs.fill(given)
+        entry.capture.first.graph.replay()
+        want = [r.made.clone() for r in entry.capture.first.outputs.results]
         assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
         for a, b in zip(got, flat(fn(*given))):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)

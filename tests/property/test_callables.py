@@ -10,7 +10,7 @@ from gfxgraph.core.memory_budget import Held, to_evict
 from gfxgraph.core.constants import constant_key
 from gfxgraph.core.bucket_sizes import Buckets, Octaves
 from gfxgraph.callables.buckets import Dims
-from gfxgraph.callables.outputs import builder
+from gfxgraph.callables.buffers import builder
 from gfxgraph.callables.signature import flatten, replace
 
 constants = st.one_of(

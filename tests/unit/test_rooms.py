@@ -32,7 +32,7 @@ def test_graphed_is_the_function_whatever_was_imported():
     program = (
         "import gfxgraph, importlib, types\n"
         "first = gfxgraph.graphed\n"
-        "for name in ('callables.graphed', 'callables.api', 'callables.inputs', 'capture.graph', 'guard.level'):\n"
+        "for name in ('callables.graphed', 'callables.api', 'callables.buffers', 'capture.graph', 'guard.level'):\n"
         "    importlib.import_module('gfxgraph.' + name)\n"
         "assert gfxgraph.graphed is first and isinstance(first, types.FunctionType)\n"
     )

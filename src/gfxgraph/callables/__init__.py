@@ -16,8 +16,7 @@ In the order of a cold call:
     worlds.py     what its calls read besides their arguments, and which are one graph (trace/)
     captured.py   one captured callable: trace, warm-up, record, replay, eager
     arena.py      pool, capture stream, cap, eviction; one capture, one replay; what a graph reads and writes
-    inputs.py     static inputs, and how a call's tensors get into them
-    outputs.py    who owns a result's memory; output buffers still in use
+    buffers.py    static inputs, results and who owns their memory, and the copies between
     fast_path.py  the common call, generated for one signature
     joined_launch.py  a call as one launch, with its copies as nodes of the graph exec
 

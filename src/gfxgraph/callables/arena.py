@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.inputs import tensors_of
+from gfxgraph.callables.buffers import tensors_of
 from gfxgraph.callables.signature import GuardMiss, RunEagerly
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.failures import clean_by_hand, heal_capture

@@ -21,6 +21,7 @@ first graph's results are copied out.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import weakref
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gfxgraph import torch_names
 from gfxgraph.callables.adaptive import Timed
 from gfxgraph.callables.arena import (
     Arena,
@@ -43,31 +45,29 @@ from gfxgraph.callables.arena import (
     written_inputs,
 )
 from gfxgraph.callables.buckets import Bucketed
-from gfxgraph.callables.inputs import (
+from gfxgraph.callables.buffers import (
+    RING,
     Buffers,
-    StaticInput,
-    copy_all,
-    pad,
-    repeat_last,
+    Inputs,
+    Outputs,
 )
-from gfxgraph.callables.outputs import RING, Outputs
+from gfxgraph.callables.fast_path import make_fast
 from gfxgraph.callables.signature import (
-    Args,
+    MISS,
     Call,
     Fast,
-    Kwargs,
     NotATree,
     RunEagerly,
     flatten,
-    replace,
-    twins_of,
+    never,
 )
 from gfxgraph.callables.trace.dynamo import Calls, Frontend, returned
 from gfxgraph.callables.worlds import for_dynamo
 from gfxgraph.capture.record.user_lines import line_of
 from gfxgraph.capture.replay.graph_tensors import used_on
-from gfxgraph.errors import CaptureError, first_line
-from gfxgraph.process import bridge
+from gfxgraph.core.eager_or_graph import Way
+from gfxgraph.errors import CaptureError, DriverError, first_line
+from gfxgraph.process import bridge, process
 from gfxgraph.process.calls import Account
 from gfxgraph.types import MovedInput, OnUnsafe, ReplayMode
 
@@ -142,12 +142,15 @@ class CapturedCallable:
 class Instance:
     """One graph over the entry's inputs, with the results that it writes."""
 
-    def __init__(self, graph: Any, pool: Any, is_plain: bool, is_opaque: bool, outputs: Outputs) -> None:
+    nbytes = 0
+    """Memory that the pool took for it."""
+
+    def __init__(self, graph: Any, pool: Any, outputs: Outputs) -> None:
         self.graph = graph
         self.pool = pool
-        self.is_plain = is_plain
+        self.is_plain = graph.is_plain
         """A replay is one launch and nothing else."""
-        self.is_opaque = is_opaque
+        self.is_opaque = graph.is_opaque
         """It launches what torch did not make: what that reads and writes is not known."""
         self.outputs = outputs
         program = graph._program
@@ -164,6 +167,25 @@ class Instance:
         self.seen_on = -1
         self.stream: Any = None
         """The stream on which the results were last handed out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What one capture of a signature made: an eviction drops it whole."""
+
+    inputs: Inputs
+    first: Instance
+    """The graph whose results are copied out."""
+    ring: tuple[Instance, ...] = ()
+    """The graphs whose results are handed out (``hot``)."""
+
+    @property
+    def instances(self) -> list[Instance]:
+        return [self.first, *self.ring]
+
+    @property
+    def pool_nbytes(self) -> int:
+        return sum(instance.nbytes for instance in self.instances)
 
 
 def label_of(tensors: Sequence[Tensor]) -> str:
@@ -202,6 +224,8 @@ class Shared(CapturedCallable):
         """Whether the caller's tensors are read and written in place: their addresses are part of a signature."""
         self.buffers = Buffers() if buffers is None else buffers
         """The memory of all signatures' static inputs."""
+        self.is_ahead = False
+        """Whether buckets are being captured before they are needed."""
 
 
 class Captured(CapturedCallable):
@@ -216,24 +240,16 @@ class Captured(CapturedCallable):
         super().__init__(shared.name)
         self.arena = arena
         self.shared = shared
-        self.fn = shared.run
-        self.buffers = shared.buffers
-        self.in_place = shared.in_place
         self.label = label
         self.error: CaptureError | None = None
         self.warm_structure: Any = None
         self.on_evict: Callable[[], Callable[[], None] | None] = lambda: None
-        self.statics: list[StaticInput] = []
-        self.args: Args = ()
-        self.kwargs: Kwargs = {}
+        self.capture: Capture | None = None
+        """None before it is captured, and after an eviction."""
         self.pool: Any = None
         """The memory of its captures; None for the arena's."""
         self.on_unsafe: OnUnsafe | None = None
         """What its captures do with unsafe operations; None for the default of graphed callables."""
-        self.twins: list[int] = []
-        """For each argument the position of the first one that is the same tensor."""
-        self.first: Instance | None = None
-        self.ring: list[Instance] = []
         self.ring_failed = False
         self.all_held = False
         """Whether a caller held the results of the whole ring: from then on results are copied out."""
@@ -246,9 +262,6 @@ class Captured(CapturedCallable):
         self.why_waits = WARM_UP
         """Why calls run eagerly before the next attempt."""
         self.used_at = 0
-        self.nbytes = 0
-        """Memory allocated by its graphs; shared memory counts for the entry that allocated it first."""
-        self.pool_nbytes = self.input_nbytes = 0
         self.n_gone = 0
         self.warm: list[weakref.ref[Tensor]] = []
         self.can_join = True
@@ -265,16 +278,21 @@ class Captured(CapturedCallable):
 
     @property
     def is_captured(self) -> bool:
-        return self.first is not None
+        return self.capture is not None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory allocated by its graphs; shared memory counts for the entry that allocated it first."""
+        return self.capture.inputs.new_nbytes + self.capture.pool_nbytes if self.capture is not None else 0
 
     def report(self) -> dict[str, Any]:
         instances = self.instances()
         return {
             "function": self.name,
             "signature": self.label,
-            "input_bytes": sum(s.nbytes for s in self.statics) if self.is_captured else 0,
+            "input_bytes": sum(s.nbytes for s in self.capture.inputs.statics) if self.capture is not None else 0,
             "output_bytes": sum(i.outputs.nbytes for i in instances),
-            "pool_bytes": self.pool_nbytes,
+            "pool_bytes": sum(i.nbytes for i in instances),
             "n_graphs": len(instances),
             "n_calls": self.replays(),
             "why_eager": self.why_eager,
@@ -285,10 +303,104 @@ class Captured(CapturedCallable):
         return self.n_gone + sum(i.graph.n_replays for i in self.instances())
 
     def instances(self) -> list[Instance]:
-        return [self.first, *self.ring] if self.first is not None else []
+        return self.capture.instances if self.capture is not None else []
 
     def named_graphs(self) -> list[tuple[Any, str]]:
         return [(instance.graph, f"{self.name} {self.label}".strip()) for instance in self.instances()]
+
+    # -- one call --------------------------------------------------------------------------------------
+
+    def serve(self, call: Call, route: Route) -> tuple[Any, Fast | None]:
+        """Serve a call: warm up, record, replay.
+
+        Returns:
+            Its result, and the function for the next ones like it; None if that was no replay.
+
+        Raises:
+            RunEagerly: the function itself must run.
+        """
+        options = self.shared.options
+        if self.why_eager:
+            raise RunEagerly(self.why_eager, self.error, for_good=True)
+        if self.capture is None:
+            if self.n_seen < options.warmup:
+                self.n_seen += 1
+                return self.warm_up(call), None
+            self.record(call, route.bucketed)
+        if self.mutates and self.world.homes & {t.untyped_storage().data_ptr() for t in call.tensors}:
+            raise RunEagerly("it writes to an argument that it also reads under another name")
+        route.fit(self, call.tensors)
+        is_settled = True
+        if options.mode is ReplayMode.ADAPTIVE:
+            result, is_settled = self._the_faster(call, route)
+        else:
+            result = self._replayed(call.tensors, route)
+        returned(call.kwargs, result, True)
+        return result, self._fast_for(call, route) if is_settled and self._is_trusted() else never
+
+    def _replayed(self, tensors: list[Tensor], route: Route) -> Any:
+        """Copy in, launch, results."""
+        assert self.capture is not None
+        arena, instance, own = self.arena, self.capture.first, True
+        stream = torch.cuda.current_stream(arena.device_index)
+        arena.follow(stream)
+        if self.shared.options.mode is ReplayMode.HOT and not instance.outputs.is_shared:
+            instance, own = self._of_ring(stream, tensors, route.repeats_last)
+        inputs = self.capture.inputs
+        # What the function writes to its arguments it also writes to their padding.
+        inputs.fill(tensors, route.repeats_last, None if self.mutates else route.mark)
+        self.replay(instance)
+        if self.mutates:
+            inputs.give_back(tensors, self.mutates)
+        arena.n_uses += 1
+        self.used_at = arena.n_uses
+        return instance.outputs.give(tensors, route.result_sizes, own)
+
+    def _fast_for(self, call: Call, route: Route) -> Fast:
+        """The fast path of calls like this one; remade after a capture, or once its world is watched again."""
+        graphs = (*self.instances(), self.can_join, self.all_held, self.world.is_same)
+        if torch_names.why_off("fast path"):
+            return never
+        if route.fast is None or route.fast_of != graphs:
+            try:
+                made = make_fast(self, route, call)
+            except DriverError as error:  # this call is done; later ones take the slow path
+                made = "a driver call failed"
+                self.arena.state.report("fallback", f"no fast path: {made}", self.name, kind_and_line(error))
+            route.why_slow = made if isinstance(made, str) else ""
+            route.fast, route.fast_of = never if isinstance(made, str) else made, graphs
+        return route.fast
+
+    def _is_trusted(self) -> bool:
+        """Whether enough replays took the slow path for the fast one to be used."""
+        least = self.arena.state.settings.trusted_replay_threshold
+        if self.shared.is_ahead or process.log.isEnabledFor(logging.DEBUG):
+            return False  # a fast path for each bucket would cost an exec of its own; each replay is logged
+        return least is None or self.shared.options.mode is ReplayMode.HOT or self.replays() >= least
+
+    def _the_faster(self, call: Call, route: Route) -> tuple[Any, bool]:
+        """Run the call in the way measured to be faster, or to be timed next; also return whether that is settled.
+
+        Raises:
+            RunEagerly: eager was measured to be faster.
+        """
+        timed = self.timed = self.timed or Timed(f"{self.name} {self.label}")
+
+        def graph() -> Any:
+            result = self._fast_for(call, route)(call.args, call.kwargs)
+            return self._replayed(call.tensors, route) if result is MISS else result
+
+        way = timed.decided()
+        if way is Way.EAGER:
+            raise RunEagerly("measured to be faster than its graph", for_good=True)
+        if way is Way.GRAPH:
+            return graph(), True
+        way = timed.next_way()
+        if way is Way.EAGER:
+            result = timed.timed(way, lambda: self.shared.fn(*call.args, **call.kwargs))
+            self.shared.eager.count("timed against its graph")
+            return result, False
+        return timed.timed(way, graph), False
 
     # -- the stages -------------------------------------------------------------------------------------
 
@@ -303,7 +415,7 @@ class Captured(CapturedCallable):
         if self.shared.run is not self.shared.fn:
             args, kwargs = for_dynamo(call, self.shared.front)
         with on_stream(stream):
-            result = self.fn(*args, **kwargs)
+            result = self.shared.run(*args, **kwargs)
             if args is not call.args:
                 result = call.given_back(result, args, kwargs)
         returned(call.kwargs, result)
@@ -334,7 +446,9 @@ class Captured(CapturedCallable):
         Raises:
             RunEagerly: it stays eager, for now or for good.
         """
-        captured = [e for e in self.arena.entries if isinstance(e, Captured) and e.shared is self.shared and e.first]
+        captured = [
+            e for e in self.arena.entries if isinstance(e, Captured) and e.shared is self.shared and e.capture
+        ]
         if len(captured) >= self.shared.options.max_graphs:
             min(captured, key=lambda e: e.used_at).evict("more signatures than max_graphs")
         self.world = call.world
@@ -343,12 +457,13 @@ class Captured(CapturedCallable):
         self._make_room(max([needed, *(e.nbytes for e in captured)]))
         current = torch.cuda.current_stream(self.arena.device_index)
         sizes = bucketed.sizes if bucketed else [None] * len(call.tensors)
-        instance = self._attempt_twice(call, sizes)
+        capture = self._attempt_twice(call, sizes)
         current.wait_stream(self.arena.stream)
-        if instance is None:
+        if capture is None:
             raise RunEagerly(self.why_eager, self.error)
-        if self.warm_structure is not None and instance.outputs.structure != self.warm_structure:
-            shown = [str(s)[:200] for s in (self.warm_structure, instance.outputs.structure)]
+        structure = capture.first.outputs.structure
+        if self.warm_structure is not None and structure != self.warm_structure:
+            shown = [str(s)[:200] for s in (self.warm_structure, structure)]
             self.fall_back(
                 "the structure of its result changes from call to call",
                 CaptureError("graphed_result_changes", function=self.name, first=shown[0], second=shown[1]),
@@ -357,7 +472,7 @@ class Captured(CapturedCallable):
         if self.mutates and call.aliases:
             self.fall_back("it writes to arguments that share memory")
             raise RunEagerly(self.why_eager, self.error)
-        self.first, self.nbytes, self.why_waits = instance, self.input_nbytes + self.pool_nbytes, WARM_UP
+        self.capture, self.why_waits = capture, WARM_UP
         self.shared.n_captures += 1
         if self.arena.graph_nbytes() > self.arena.cap():  # it took more than predicted
             try:
@@ -366,7 +481,7 @@ class Captured(CapturedCallable):
                 self.evict("it takes more memory than the limit allows")
                 raise
 
-    def _attempt_twice(self, call: Call, sizes: Sequence[Any]) -> Instance | None:
+    def _attempt_twice(self, call: Call, sizes: Sequence[Any]) -> Capture | None:
         """Attempt a capture; if memory runs out, free everything else and attempt once more."""
         for _ in range(2):
             try:
@@ -374,7 +489,6 @@ class Captured(CapturedCallable):
             except torch.OutOfMemoryError:
                 pass
             # Outside the except block nothing holds the attempt's frames, and what they had allocated, any more.
-            self.let_go_of_inputs()
             self.shared.buffers.clear()
             self.arena.drop_all()
         self._wait("out of memory in a capture")
@@ -390,39 +504,40 @@ class Captured(CapturedCallable):
         self.n_seen, self.why_waits = self.shared.options.warmup - TRY_AGAIN_AFTER, why
         self.arena.state.report("fallback", f"{why}; these calls run eagerly", self.name)
 
-    def _attempt(self, call: Call, sizes: Sequence[Any]) -> Instance | None:
+    def _attempt(self, call: Call, sizes: Sequence[Any]) -> Capture | None:
         """Make one capture; None if the entry is eager from now on."""
-        self.prepare(call.args, call.kwargs, call.tensors, sizes)
-        self.fill(call.tensors)
-        if self.shared.front is not None:
+        shared = self.shared
+        inputs = Inputs(shared.buffers, call.args, call.kwargs, call.tensors, sizes, shared.in_place)
+        inputs.fill(call.tensors)
+        if shared.front is not None:
             # Nothing may be traced inside a capture: Dynamo must already have code for the entry's own buffers.
-            world = self.shared.front.find(self.args, self.kwargs)
-            if world is None or world.why_pieces or self.shared.front.has_moved(world, self.args, self.kwargs):
+            world = shared.front.find(inputs.args, inputs.kwargs)
+            if world is None or world.why_pieces or shared.front.has_moved(world, inputs.args, inputs.kwargs):
                 self.fall_back("the trace is not valid for the buffers that a graph would read")
                 return None
             self.world = world
         try:
-            return self.capture()
+            return Capture(inputs, self.record_over(inputs))
         except CaptureDied as error:
             self.fall_back(f"it could not be captured: {error}")
         except NotATree as error:
             self.fall_back(f"its result cannot be taken apart: {error}")
         return None
 
-    def of_ring(self, stream: Any, tensors: list[Tensor], repeats_last: bool) -> tuple[Instance, bool]:
+    def _of_ring(self, stream: Any, tensors: list[Tensor], repeats_last: bool) -> tuple[Instance, bool]:
         """In hot mode: the graph to launch, and whether its results must be copied out."""
-        assert self.first is not None
-        chosen = next((i for i in self.ring if not i.outputs.in_use()), None)
-        if chosen is None and len(self.ring) < RING and not self.ring_failed:
+        capture = self.capture
+        assert capture is not None
+        chosen = next((i for i in capture.ring if not i.outputs.in_use()), None)
+        if chosen is None and len(capture.ring) < RING and not self.ring_failed:
             # A capture that is split runs its parts, and the inputs still hold another call's values.
-            self.fill(tensors, repeats_last)
+            capture.inputs.fill(tensors, repeats_last)
             try:
-                kind = self.first.outputs
+                kind = capture.first.outputs
                 buffers = kind.buffers()
-                chosen = self.capture(kind.into(buffers))
+                chosen = self.record_over(capture.inputs, kind.into(buffers))
                 chosen.outputs.hand_out(buffers)
-                self.ring.append(chosen)
-                self.nbytes = self.input_nbytes + self.pool_nbytes
+                self.capture = dataclasses.replace(capture, ring=(*capture.ring, chosen))
                 self.shared.n_captures += 1
                 stream.wait_stream(self.arena.stream)
             except (CaptureDied, torch.OutOfMemoryError, NotATree) as error:
@@ -431,29 +546,13 @@ class Captured(CapturedCallable):
                 self.arena.state.report("fallback", why, self.name, kind_and_line(error))
         if chosen is None:
             self.all_held = True
-            return self.first, True
+            return capture.first, True
         if chosen.stream is not None and chosen.seen_on != stream.cuda_stream:
             stream.wait_stream(chosen.stream)  # its last results may still be read there
         chosen.stream, chosen.seen_on = stream, stream.cuda_stream
         return chosen, False
 
     # -- capture ----------------------------------------------------------------------------------
-
-    def prepare(self, args: Args, kwargs: Kwargs, tensors: Sequence[Tensor], sizes: Sequence[Any]) -> None:
-        """Make static inputs like the call's tensors; ``sizes`` gives a bucket's size, None for the tensor's own."""
-        self.statics = [
-            StaticInput(t.detach().requires_grad_(t.requires_grad))
-            if self.in_place and (size is None or tuple(size) == tuple(t.size()))
-            else StaticInput.like(t, size, self.buffers, i)
-            for i, (t, size) in enumerate(zip(tensors, sizes))
-        ]
-        # One tensor passed twice is one tensor inside, too: the trace relied on it.
-        self.twins = twins_of(tensors)
-        self.statics = [self.statics[first] for first in self.twins]
-        self.input_nbytes += sum(s.new_nbytes for i, s in enumerate(self.statics) if self.twins[i] == i)
-        statics = iter(self.statics)
-        self.args = replace(tuple(args), lambda _: next(statics).tensor)
-        self.kwargs = replace(dict(kwargs), lambda _: next(statics).tensor)
 
     def warmed(self, result: Any) -> list[Tensor]:
         """Keep what an eager run gave, for a capture's result must be like it; return its tensors."""
@@ -463,8 +562,8 @@ class Captured(CapturedCallable):
         self.result_nbytes = sum(t.nbytes for t in made if t.layout is torch.strided)
         return made
 
-    def capture(self, copy_results: Callable[[Any], Any] | None = None) -> Instance:
-        """Capture the function once more on the static inputs.
+    def record_over(self, inputs: Inputs, copy_results: Callable[[Any], Any] | None = None) -> Instance:
+        """Capture the function once more, over static inputs.
 
         Args:
             copy_results: called with the function's result inside the capture; returns the result to use.
@@ -476,16 +575,15 @@ class Captured(CapturedCallable):
         """
         arena, pool = self.arena, self.pool or self.arena.pool
         before = arena.reserved()
-        run = functools.partial(self.fn, *self.args, **self.kwargs)
+        run = functools.partial(self.shared.run, *inputs.args, **inputs.kwargs)
         call = run if copy_results is None else lambda: copy_results(run())
         graph, result = capture_graph(arena, call, pool, on_unsafe=self.on_unsafe, account=self.shared.account)
         homes = self.world.homes if self.world is not None else frozenset()
-        is_plain, is_opaque = graph.is_plain, graph.is_opaque
-        instance = Instance(graph, pool, is_plain, is_opaque, Outputs(result, self.statics, self.warm, homes))
-        inside = [static.tensor for static in self.statics]
+        instance = Instance(graph, pool, Outputs(result, inputs.statics, self.warm, homes))
+        inside = [static.tensor for static in inputs.statics]
         written = written_inputs(graph, inside) if instance.mutated else []
         self.mutates = tuple(sorted({*written, *self.mutates}))
-        self.pool_nbytes += max(0, arena.reserved() - before)
+        instance.nbytes = max(0, arena.reserved() - before)
         return instance
 
     def fall_back(
@@ -504,46 +602,12 @@ class Captured(CapturedCallable):
         self.arena.wait_for_all()  # a graph being dropped may still be running
         self.arena.state.report("eviction", why, self.name, self.label, logging.INFO)
         self.n_gone = self.replays()
-        self.first = None
-        self.ring.clear()
-        self.pool_nbytes = self.nbytes = 0
-        self.let_go_of_inputs()
+        self.capture = None
         forget_fast = self.on_evict()
         if forget_fast is not None:
             forget_fast()
 
-    def let_go_of_inputs(self) -> None:
-        """Drop the static inputs."""
-        self.statics = []
-        self.input_nbytes = 0
-        self.args, self.kwargs = (), {}
-
     # -- replay -----------------------------------------------------------------------------------
-
-    def fill(self, tensors: Sequence[Tensor], repeats_last: bool = False, filled_for: Any = None) -> None:
-        """Copy a call's tensors into the static inputs.
-
-        Args:
-            repeats_last: padding repeats the last row; else it is zero.
-            filled_for: the call's route; padding already filled for the same route is left.
-        """
-        pads_again = filled_for is None or self.buffers.filled_for is not filled_for
-        self.buffers.filled_for = filled_for
-        targets, sources, padded = [], [], []
-        for static, given in zip(self.statics, tensors):
-            size = given.size()
-            if size != static.tensor.size():
-                padded.append((static.tensor, size))
-            elif given.data_ptr() == static.tensor.data_ptr():
-                continue
-            target, source = static.target(given)
-            targets.append(target)
-            sources.append(source)
-        for tensor, size in padded if pads_again else ():
-            pad(tensor, size)
-        copy_all(targets, sources)
-        for tensor, size in padded if repeats_last else ():
-            repeat_last(tensor, size)
 
     def replay(self, instance: Instance) -> None:
         """Launch; if a guard or a launch fails, undo it and leave the call to the function.
@@ -555,24 +619,18 @@ class Captured(CapturedCallable):
         if instance.draws is None and instance.is_plain:
             generators = [*instance.generators, torch.cuda.default_generators[self.arena.device_index]]
             drawn = [g.get_offset() for g in generators]
-        before, looks = [], instance.is_opaque and not self.was_looked_at and not self.in_place
+        assert self.capture is not None
+        statics = self.capture.inputs.statics
+        before, looks = [], instance.is_opaque and not self.was_looked_at and not self.shared.in_place
         with suppress(torch.OutOfMemoryError):  # then its next replay is looked at
-            before = [static.bits().clone() for static in self.statics] if looks else []
+            before = [static.bits().clone() for static in statics] if looks else []
         replay(instance.graph, instance.mutated)
         if before:
             self.was_looked_at = True
-            written = {i for i, bits in enumerate(before) if not torch.equal(bits, self.statics[i].bits())}
+            written = {i for i, bits in enumerate(before) if not torch.equal(bits, statics[i].bits())}
             self.mutates = tuple(sorted(written.union(self.mutates)))
         if generators:
             instance.draws = drawn != [g.get_offset() for g in generators]
-
-    def give_back_mutated(self, tensors: Sequence[Tensor]) -> None:
-        """Copy what the function wrote to its arguments back to the caller's tensors."""
-        with torch.no_grad():
-            for i in self.mutates:
-                target, source = self.statics[i].target(tensors[i])
-                if target.data_ptr() != source.data_ptr():
-                    source.copy_(target)
 
 
 @dataclass(frozen=True)
@@ -613,19 +671,30 @@ class Route:
         self.has_views = True
         """Whether a result may be a view of an argument with another layout than the bucket's buffer."""
 
-    def cut_to(self, entry: Captured) -> None:
+    def fit(self, entry: Captured, tensors: Sequence[Tensor]) -> None:
+        """Determine how a replay's results are made the call's, once its bucket is captured.
+
+        Raises:
+            RunEagerly: they cannot be.
+        """
+        if self.padded is not None and self.result_sizes is None:
+            self._cut_to(entry)
+        elif self.bucketed is not None and self.has_views:
+            self._look_for_views(entry, tensors)
+
+    def _cut_to(self, entry: Captured) -> None:
         """Determine how a replay's results are cut to the call's size.
 
         Raises:
             RunEagerly: they cannot be cut.
         """
-        assert self.padded is not None and entry.first is not None
-        results = entry.first.outputs.results
+        assert self.padded is not None and entry.capture is not None
+        outputs = entry.capture.first.outputs
         sizes: list[Sequence[int] | None] = []
-        if self.padded.structure != entry.first.outputs.structure:
+        if self.padded.structure != outputs.structure:
             self.entry, self.why_eager = None, "the captured function returned a different structure than before"
             raise RunEagerly(self.why_eager)
-        for size, result in zip(self.padded.sizes, results):
+        for size, result in zip(self.padded.sizes, outputs.results):
             if result.of_input >= 0 and not result.layout[0]:
                 self.entry, self.why_eager = None, "a result is a view of a padded argument"
                 raise RunEagerly(self.why_eager)
@@ -633,16 +702,16 @@ class Route:
             sizes.append(size if made is not None and tuple(made.size()) != tuple(size) else None)
         self.result_sizes = sizes
 
-    def look_for_views(self, entry: Captured, tensors: Sequence[Tensor]) -> None:
+    def _look_for_views(self, entry: Captured, tensors: Sequence[Tensor]) -> None:
         """Refuse results that are views of arguments if the call's strides differ from the buffer's.
 
         Raises:
             RunEagerly: one does.
         """
-        assert entry.first is not None
-        for result in entry.first.outputs.results:
+        assert entry.capture is not None
+        for result in entry.capture.first.outputs.results:
             if result.of_input >= 0 and not result.layout[0]:
-                if tensors[result.of_input].stride() != entry.statics[result.of_input].tensor.stride():
+                if tensors[result.of_input].stride() != entry.capture.inputs.statics[result.of_input].tensor.stride():
                     self.entry, self.why_eager = None, "a result is a view of an argument with a different layout"
                     raise RunEagerly(self.why_eager)
         self.has_views = False

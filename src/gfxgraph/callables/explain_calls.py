@@ -24,8 +24,8 @@ def explain(graphed: Graphed) -> str:
     for entry in graphed._entries.values():
         if entry.why_eager:
             how = f"eager: {entry.why_eager}"
-        elif entry.first is not None:
-            how = f"{entry.replays()} replays of {entry.first.graph.steps_text()}"
+        elif entry.capture is not None:
+            how = f"{entry.replays()} replays of {entry.capture.first.graph.steps_text()}"
             if any(instance.joined is not None for instance in entry.instances()):
                 how += "; copies are nodes of the launch"
             elif entry.why_not_joined:
@@ -76,6 +76,10 @@ def _ways(graphed: Graphed) -> list[str]:
     if graphed._pieces:
         share = f"; {done} of {of} operations ran in graphs" if of else ""
         lines.append(f"  in pieces: Python runs at each call, and each graph in between is its own{share}")
+        if any("backward()" in why or "zero_grad" in why for why in graphed._pieces):
+            lines.append(
+                "  as gfxgraph.TrainingStep(step) a step of training is one graph, backward and optimizer too"
+            )
     return lines
 
 

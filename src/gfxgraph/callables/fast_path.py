@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.inputs import device_copier, is_dense, is_one_copy, last_rows
+from gfxgraph.callables.buffers import GraphOutput, device_copier, from_before, is_dense, is_one_copy, last_rows
 from gfxgraph.callables.joined_launch import (
     CopyLaunches,
     change_refused,
@@ -40,15 +40,16 @@ from gfxgraph.callables.joined_launch import (
     part,
     takes,
 )
-from gfxgraph.callables.outputs import GraphOutput, from_before
-from gfxgraph.callables.signature import MISS, Fast, function_modes, twins_of
+from gfxgraph.callables.signature import MISS, Call, Fast, function_modes, twins_of
 from gfxgraph.capture import torchs_graph
 from gfxgraph.capture.torchs_graph import launch_of
 from gfxgraph.driver.small_copies import MOST
 from gfxgraph.errors import ReplayError
+from gfxgraph.types import ReplayMode
 
 if TYPE_CHECKING:
-    from gfxgraph.callables.captured import Captured, Instance
+    from gfxgraph.callables.arena import Arena
+    from gfxgraph.callables.captured import Capture, Captured, Instance, Route
     from gfxgraph.callables.joined_launch import JoinedCall
 
 
@@ -134,34 +135,22 @@ class Unpacker:
         return self.names.pop("fast")  # left in, it would refer to itself: a cycle that only the collector frees
 
 
-class Writer(Unpacker):
-    """Writes the function that replays."""
+class GuardWriter(Unpacker):
+    """Writes a function that checks all that a call depends on, and runs in its arena's turn."""
 
-    def __init__(self, entry: Captured, mark: object, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, arena: Arena, tensors: Sequence[Tensor]) -> None:
         super().__init__()
-        self.entry, self.tensors = entry, tensors
-        arena = entry.arena
-        self.copier = device_copier(arena.state.driver)
-        self.kernel = copy_kernel(arena.state, arena.device_index)
-        self.launches = CopyLaunches(arena.state, arena.last_raw)
+        self.arena, self.tensors, self.twins = arena, tensors, twins_of(tensors)
         self.names |= {
             "ReplayError": ReplayError,
             "arena": arena,
-            "mark": mark,
             "acquire": arena.lock.acquire,
             "release": arena.lock.release,
             "settings": torch_names.GlobalStateGuard().check,
             "raw_stream": torch_names._cuda_getCurrentRawStream,
             "is_capturing": torch.cuda.is_current_stream_capturing,
             "device": arena.device_index,
-            "launch": launch_of(arena.state.base),
-            "copier": self.copier,
-            "foreach_copy": torch_names._foreach_copy_,
-            "empty_like": torch.empty_like,
-            "use_count": torch_names._storage_Use_Count,
         }
-        self.sizes: Sequence[Sequence[int] | None] | None = None
-        self.repeats_last = False
         self.taken = "()"
         self._located: list[int] = []
         """The arguments whose addresses ``places`` holds."""
@@ -170,7 +159,7 @@ class Writer(Unpacker):
         taken = ", ".join(f"t{i}" for i in range(self.n_taken))
         self.taken = f"({taken},)" if taken else "()"
         if self.n_taken:
-            self.has_kinds(self.tensors, sorted(set(self.entry.twins)))
+            self.has_kinds(self.tensors, sorted(set(self.twins)))
         else:  # the tensor guards also check inference mode
             self.names["inference"] = torch.is_inference_mode_enabled
             is_on = torch.is_inference_mode_enabled()
@@ -183,12 +172,9 @@ class Writer(Unpacker):
             # The default stream's handle is 0 on every device: the driver would use the current device's.
             self.names["current_device"] = torch_names._cuda_getDevice
             self.line("if not stream and current_device() != device: return MISS")
-        self.names["contexts"] = self.entry.arena.contexts
+        self.names["contexts"] = self.arena.contexts
         self.line("if device not in contexts.devices: contexts.give(device)")
-        if self.kernel is not None:
-            self.names["launches"] = self.launches
-            self.line(_REBIND)
-        for i, first in enumerate(self.entry.twins):
+        for i, first in enumerate(self.twins):
             if i != first:
                 self.line(f"if t{i} is not t{first}: return MISS")
         for i in range(self.n_taken if asks_by_name else 0):
@@ -222,11 +208,46 @@ class Writer(Unpacker):
             self.names |= {"function_modes": function_modes, "modes": function_modes()}
             self.line("if function_modes() != modes: return MISS")
 
+    def _locate(self, which: Iterable[int]) -> None:
+        """Make ``places`` hold the addresses of these arguments, unless it already does."""
+        which = list(which)
+        if which and which != self._located:
+            self._located = which
+            self.line(f"places = {_addresses([f't{i}' for i in which])}")
+
+    def function(self) -> Fast:
+        """The fast path, whole."""
+        return self.made(IN_TURN)
+
+
+class Writer(GuardWriter):
+    """Writes the function that replays."""
+
+    def __init__(self, entry: Captured, capture: Capture, route: Route, tensors: Sequence[Tensor]) -> None:
+        super().__init__(entry.arena, tensors)
+        arena = entry.arena
+        self.entry, self.capture = entry, capture
+        self.copier = device_copier(arena.state.driver)
+        self.kernel = copy_kernel(arena.state, arena.device_index)
+        self.launches = CopyLaunches(arena.state, arena.last_raw)
+        self.names |= {
+            "mark": route.mark,
+            "launches": self.launches,
+            "launch": launch_of(arena.state.base),
+            "copier": self.copier,
+            "foreach_copy": torch_names._foreach_copy_,
+            "empty_like": torch.empty_like,
+            "use_count": torch_names._storage_Use_Count,
+        }
+        self.sizes, self.repeats_last = route.result_sizes, route.repeats_last
+        self.n_checks = 0
+        """Lines before any copy or launch."""
+
     # -- arguments ------------------------------------------------------------------------------------
 
     @property
     def _is_padded(self) -> bool:
-        return any(static.tensor.size() != t.size() for static, t in zip(self.entry.statics, self.tensors))
+        return any(static.tensor.size() != t.size() for static, t in zip(self.capture.inputs.statics, self.tensors))
 
     def copy_in(self, joined: bool = False) -> None:
         """Copy every argument into its buffer, or into the part of it that is not padding.
@@ -234,15 +255,15 @@ class Writer(Unpacker):
         Args:
             joined: leave the small ones to the graph.
         """
-        if not self.entry.statics or self.launches_nothing:
+        if not self.capture.inputs.statics or self.launches_nothing:
             return
-        if self.entry.in_place:
-            for i, static in enumerate(self.entry.statics):
+        if self.entry.shared.in_place:
+            for i, static in enumerate(self.capture.inputs.statics):
                 self.line(f"if t{i}.data_ptr() != {static.tensor.data_ptr()}: return MISS")
             return
-        self.names["buffers"] = self.entry.buffers
+        self.names["buffers"] = self.capture.inputs.buffers
         if self._is_padded:
-            self.names["fill"] = self.entry.fill
+            self.names["fill"] = self.capture.inputs.fill
             self.line(f"if buffers.filled_for is not mark: fill({self.taken}, {self.repeats_last}, mark)")
             self.line("else:")
             self.indent = "    "
@@ -255,19 +276,12 @@ class Writer(Unpacker):
 
     def _pairs_in(self) -> dict[int, tuple[Tensor, Tensor]]:
         """For each argument that is copied: its target and the call's tensor."""
-        pairs = zip(self.entry.statics, self.tensors, self.entry.twins)
+        pairs = zip(self.capture.inputs.statics, self.tensors, self.twins)
         return {i: (static.target(t)[0], t) for i, (static, t, first) in enumerate(pairs) if i == first}
 
     def _small(self) -> list[int]:
         """The arguments that a joined graph copies."""
         return [i for i, pair in self._pairs_in().items() if takes(*pair)]
-
-    def _locate(self, which: Iterable[int]) -> None:
-        """Make ``places`` hold the addresses of these arguments, unless it already does."""
-        which = list(which)
-        if which and which != self._located:
-            self._located = which
-            self.line(f"places = {_addresses([f't{i}' for i in which])}")
 
     def _copies_in(self, joined: bool) -> None:
         pairs = self._pairs_in()
@@ -312,7 +326,7 @@ class Writer(Unpacker):
     def _repeat_last(self) -> None:
         """Repeat the last row of the copied data in all of its padding, one dim after the other."""
         by_dim: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        for static, given in zip(self.entry.statics, self.tensors):
+        for static, given in zip(self.capture.inputs.statics, self.tensors):
             for dim, padding, last in last_rows(static.tensor.detach(), given.size()):
                 by_dim.setdefault(dim, []).append((padding, last))
         for dim in sorted(by_dim):
@@ -325,8 +339,7 @@ class Writer(Unpacker):
     @property
     def launches_nothing(self) -> bool:
         """Whether the function only hands tensors on, as dropout does in evaluation."""
-        first = self.entry.first
-        return first is not None and not any(step.n_nodes for step in first.graph._program.segments)
+        return not any(step.n_nodes for step in self.capture.first.graph._program.segments)
 
     def replay(self, instance: Instance, k: str = "", indent: str = "") -> None:
         """Inline the graph's replay: a Python frame costs a tenth of a launch."""
@@ -342,7 +355,7 @@ class Writer(Unpacker):
     def join(self, instance: Instance, results: Sequence[GraphOutput]) -> bool:
         """Whether ``instance`` is launched with its copies as one graph: of the arguments and of ``results``."""
         entry = self.entry
-        if self._is_padded or entry.in_place or any(self._cut(i) for i in range(len(results))):
+        if self._is_padded or entry.shared.in_place or any(self._cut(i) for i in range(len(results))):
             return False
         if self.launches_nothing:
             return False
@@ -485,8 +498,9 @@ class Writer(Unpacker):
 
     def _give_back(self) -> None:
         """Copy what the function wrote to its arguments back to the caller's tensors."""
-        if self.entry.mutates and not self.entry.in_place:
-            self.names["written"] = [self.entry.statics[i].target(self.tensors[i])[0] for i in self.entry.mutates]
+        if self.entry.mutates and not self.entry.shared.in_place:
+            statics = self.capture.inputs.statics
+            self.names["written"] = [statics[i].target(self.tensors[i])[0] for i in self.entry.mutates]
             self.line(f"foreach_copy([{', '.join(f't{i}' for i in self.entry.mutates)}], written)")
 
     def _named(self, instance: Instance) -> list[str]:
@@ -558,10 +572,9 @@ class Writer(Unpacker):
         self.line(f"return {made}")
 
     def function(self) -> Fast:
-        """The fast path, whole."""
-        if not self.launches.n:
-            self.lines = [line for line in self.lines if line != _REBIND]
-        return self.made(IN_TURN)
+        if self.launches.n:
+            self.lines.insert(self.n_checks, _REBIND)
+        return super().function()
 
 
 MOST_UNASKED = 64
@@ -597,51 +610,34 @@ def make_eager(
     return writer.made(EAGER)
 
 
-def make_fast(
-    entry: Captured,
-    mark: object,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    tensors: Sequence[Tensor],
-    sizes: Sequence[Sequence[int] | None] | None,
-    hot: bool,
-    world: Any,
-    repeats_last: bool = False,
-    sample_every: int = 0,
-    asks_by_name: bool = False,
-) -> Fast | str:
-    """Make the fast path for calls like this one; or say why they need the slow one.
-
-    Args:
-        mark: the route for which the padding must have been filled.
-        sizes: what each result is cut to.
-        hot: hand out the graph's buffers.
-        world: what the graph reads besides its arguments, and whether that may have changed.
-        repeats_last: padding repeats the last row.
-        sample_every: leave one call in this many to the slow path; 0 for none.
-        asks_by_name: leave calls with tensors that have Python attributes to the slow path.
-    """
-    instances = entry.ring if hot else entry.instances()[:1]
+def make_fast(entry: Captured, route: Route, call: Call) -> Fast | str:
+    """Make the fast path for calls like this one, which take this route; or say why they need the slow one."""
+    shared, tensors = entry.shared, call.tensors
+    hot = shared.options.mode is ReplayMode.HOT
+    capture = entry.capture
+    assert capture is not None
+    instances = capture.ring if hot else [capture.first]
     why = next((why for each in instances or entry.instances() if (why := _why_slow(each))), "")
-    written = [tensors[i] for i in entry.mutates if not entry.in_place]
-    if written and (hot or repeats_last or any(t.requires_grad for t in written)):
+    written = [tensors[i] for i in entry.mutates if not shared.in_place]
+    if written and (hot or route.repeats_last or any(t.requires_grad for t in written)):
         why = why or "it writes to an argument"
-    if any(s.span is not None for s in entry.statics) or not all(is_dense(t) for t in tensors if t.is_cuda):
+    if any(s.span is not None for s in capture.inputs.statics) or not all(is_dense(t) for t in tensors if t.is_cuda):
         why = why or "an argument has gaps in its memory"
     if not all(t.is_cuda for t in tensors):
         why = why or "an argument is in host memory"
-    writer = Writer(entry, mark, tensors)
+    writer = Writer(entry, capture, route, tensors)
     if written and writer._is_padded:
         why = why or "it writes to an argument that is padded"
-    if not why and not writer.takes(args, kwargs):
+    if not why and not writer.takes(call.args, call.kwargs):
         why = "an argument is neither a tensor nor a plain constant"
     if why:
         return why
-    writer.guards(world, asks_by_name)
-    if sample_every:
+    writer.guards(entry.world, shared.front is not None and shared.front.does_ask_by_name)
+    writer.n_checks = len(writer.lines)
+    sample_every = entry.arena.state.settings.trusted_replay_sample_interval
+    if sample_every and shared.options.mode is ReplayMode.STANDARD:  # these take the slow path again
         writer.names["is_sampled"] = itertools.cycle((False,) * (sample_every - 1) + (True,)).__next__
         writer.line("if is_sampled(): return MISS")
-    writer.sizes, writer.repeats_last = sizes, repeats_last
     if hot:
         is_joined = all([writer.join(instance, ()) for instance in instances])
         if is_joined:
@@ -649,24 +645,23 @@ def make_fast(
         else:
             writer.copy_in()
         writer.hand_out(instances, is_joined)
-        if not entry.all_held or entry.first is None or _why_slow(entry.first):
+        if not entry.all_held or _why_slow(capture.first):
             writer.line("return MISS")
             return writer.function()
         # All results are held: copy, as by default.
-        if is_joined and writer.join(entry.first, entry.first.outputs.results):
-            writer.launch_joined(entry.first)
+        if is_joined and writer.join(capture.first, capture.first.outputs.results):
+            writer.launch_joined(capture.first)
             return writer.function()
         if is_joined:
             writer.copy_in()
-        writer.copy_out(entry.first)
+        writer.copy_out(capture.first)
         return writer.function()
-    assert entry.first is not None
-    if writer.join(entry.first, entry.first.outputs.results):
+    if writer.join(capture.first, capture.first.outputs.results):
         writer.copy_in(joined=True)
-        writer.launch_joined(entry.first)
+        writer.launch_joined(capture.first)
     else:
         writer.copy_in()
-        writer.copy_out(entry.first)
+        writer.copy_out(capture.first)
     return writer.function()
 
 

@@ -20,7 +20,6 @@ that an error inside it is its own and a side effect happens once.
 from __future__ import annotations
 
 import functools
-import logging
 import time
 import types
 import weakref
@@ -34,13 +33,12 @@ from torch.compiler import is_dynamo_compiling
 
 from gfxgraph import torch_names
 from gfxgraph.callables import explain_calls
-from gfxgraph.callables.adaptive import Timed
 from gfxgraph.callables.arena import Arena, arena_of, kind_and_line, on_stream
 from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths, called, rules
+from gfxgraph.callables.buffers import Buffers, copied_key, resized
 from gfxgraph.callables.captured import Captured, Options, Route, Shared, label_of
 from gfxgraph.callables.distributed import run_apart, why_apart
-from gfxgraph.callables.fast_path import make_eager, make_fast
-from gfxgraph.callables.inputs import Buffers, resized
+from gfxgraph.callables.fast_path import make_eager
 from gfxgraph.callables.padding.judge import Judge
 from gfxgraph.callables.signature import (
     MISS,
@@ -52,9 +50,9 @@ from gfxgraph.callables.signature import (
     NotATree,
     RunEagerly,
     Unguarded,
-    copied_key,
     flatten,
     foreign_mode,
+    near_key,
     never,
     replace,
     tensor_key,
@@ -78,10 +76,8 @@ from gfxgraph.callables.training.bucketed_gradients import BucketedGradients
 from gfxgraph.callables.worlds import Worlds
 from gfxgraph.capture.record.user_lines import line_of_error
 from gfxgraph.capture.undo import is_ours, unbroken
-from gfxgraph.core.eager_or_graph import Way
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.process import bridge, process
-from gfxgraph.types import ReplayMode
 
 MakePiece = Callable[..., Any]
 """Given what Dynamo found and a name, makes a callable for the FX graph (pieces/graph_numbers.py)."""
@@ -140,8 +136,6 @@ class Graphed:
         self._routes: dict[Any, Route] = {}
         self._entries: dict[Any, Captured] = {}
         self._host_values: dict[Any, set[Any]] = {}
-        self._is_ahead = False
-        """Whether buckets are being captured before they are needed."""
         self._n_gone = 0
         """Replays of forgotten signatures."""
         is_dynamic = options.dynamic is not None or options.buckets is not None
@@ -278,14 +272,14 @@ class Graphed:
                 raise
             result, fast = self._with_gradients(pieces)
             if fast is not None:
-                near = self._near[_near(call.structure, call.tensors)] = Route(None)
+                near = self._near[near_key(call.structure, call.tensors)] = Route(None)
                 near.fast = fast
             return returned(kwargs, result, True)
 
     def _go_on_eagerly(self, why: str, args: Args, kwargs: Kwargs) -> None:
         """Have the next calls of this kind run eagerly at once, after two that had the same reason."""
         tensors: list[Tensor] = []
-        near = _near(flatten((args, kwargs), tensors), tensors)
+        near = near_key(flatten((args, kwargs), tensors), tensors)
         route = self._near.get(near)
         if route is None or route.why_eager != why:
             self._near[near] = Route(None, why_eager=why)
@@ -309,7 +303,7 @@ class Graphed:
             raise RunEagerly(f"an argument is {error}") from None
         except NotATree as error:
             raise self._more_than_a_tree(args, kwargs, str(error)) from None
-        near = _near(structure, tensors)
+        near = near_key(structure, tensors)
         route = self._near.get(near)
         if route is not None and route.fast is not None and route.fast is not self._fast:
             self._fast = route.fast
@@ -429,70 +423,9 @@ class Graphed:
             raise RunEagerly(route.why_eager)
         if not entry.why_eager and bucketed is not None and bucketed.is_padded and route.padded is None:
             return self._judge(arena, route, call)
-        if entry.why_eager:
-            raise RunEagerly(entry.why_eager, entry.error, for_good=True)
-        if entry.first is None:
-            if entry.n_seen < self._options.warmup:
-                entry.n_seen += 1
-                return entry.warm_up(call)
-            entry.record(call, route.bucketed)
-        if entry.mutates and entry.world.homes & {t.untyped_storage().data_ptr() for t in call.tensors}:
-            raise RunEagerly("it writes to an argument that it also reads under another name")
-        if route.padded is not None and route.result_sizes is None:
-            route.cut_to(entry)
-        elif bucketed is not None and route.has_views:
-            route.look_for_views(entry, call.tensors)
-        is_settled = True
-        if self._options.mode is ReplayMode.ADAPTIVE:
-            result, is_settled = self._the_faster(arena, entry, route, call)
-        else:
-            result = self._replay(arena, entry, route, call.tensors)
-        returned(call.kwargs, result, True)
-        self._fast = self._fast_for(route, entry, call) if is_settled and self._is_trusted(entry) else never
+        result, fast = entry.serve(call, route)
+        self._fast = self._fast if fast is None else fast
         return result
-
-    def _replay(self, arena: Arena, entry: Captured, route: Route, tensors: list[Tensor]) -> Any:
-        stream = torch.cuda.current_stream(arena.device_index)
-        arena.follow(stream)
-        assert entry.first is not None
-        instance, own = entry.first, True
-        if self._options.mode is ReplayMode.HOT and not instance.outputs.is_shared:
-            instance, own = entry.of_ring(stream, tensors, route.repeats_last)
-        # What the function writes to its arguments it also writes to their padding.
-        entry.fill(tensors, route.repeats_last, None if entry.mutates else route.mark)
-        entry.replay(instance)
-        if entry.mutates:
-            entry.give_back_mutated(tensors)
-        arena.n_uses += 1
-        entry.used_at = arena.n_uses
-        return instance.outputs.give(tensors, route.result_sizes, own)
-
-    def _fast_for(self, route: Route, entry: Captured, call: Call) -> Fast:
-        """The fast path of calls like this one; remade after the entry was captured or its world watched again."""
-        graphs = (*entry.instances(), entry.can_join, entry.all_held, entry.world.is_same)
-        if torch_names.why_off("fast path"):
-            return never
-        if route.fast is None or route.fast_of != graphs:
-            try:
-                made = make_fast(
-                    entry,
-                    route.mark,
-                    call.args,
-                    call.kwargs,
-                    call.tensors,
-                    route.result_sizes,
-                    self._options.mode is ReplayMode.HOT,
-                    entry.world,
-                    route.repeats_last,
-                    self._sample_every(),
-                    self._front is not None and self._front.does_ask_by_name,
-                )
-            except DriverError as error:  # this call is done; later ones take the slow path
-                made = "a driver call failed"
-                entry.arena.state.report("fallback", f"no fast path: {made}", self._name, kind_and_line(error))
-            route.why_slow = made if isinstance(made, str) else ""
-            route.fast, route.fast_of = never if isinstance(made, str) else made, graphs
-        return route.fast
 
     # -- buckets ----------------------------------------------------------------------------------
 
@@ -507,44 +440,6 @@ class Graphed:
         entry.n_seen = max(entry.n_seen, self._options.warmup)
         entry.look_at(result, current)
         return result
-
-    # -- how often to take the slow path, and eager or graph ------------------------------------------
-
-    def _is_trusted(self, entry: Captured) -> bool:
-        """Whether enough replays took the slow path for the fast one to be used."""
-        least = process.require().settings.trusted_replay_threshold
-        if self._is_ahead or process.log.isEnabledFor(logging.DEBUG):
-            return False  # a fast path for each bucket would cost an exec of its own; each replay is logged
-        return least is None or self._options.mode is ReplayMode.HOT or entry.replays() >= least
-
-    def _sample_every(self) -> int:
-        """One replay in this many takes the slow path again; 0 for none."""
-        every = process.require().settings.trusted_replay_sample_interval
-        return every or 0 if self._options.mode is ReplayMode.STANDARD else 0
-
-    def _the_faster(self, arena: Arena, entry: Captured, route: Route, call: Call) -> tuple[Any, bool]:
-        """Run the call in the way measured to be faster, or to be timed next; also return whether that is settled.
-
-        Raises:
-            RunEagerly: eager was measured to be faster.
-        """
-        timed = entry.timed = entry.timed or Timed(f"{self._name} {entry.label}")
-
-        def graph() -> Any:
-            result = self._fast_for(route, entry, call)(call.args, call.kwargs)
-            return self._replay(arena, entry, route, call.tensors) if result is MISS else result
-
-        way = timed.decided()
-        if way is Way.EAGER:
-            raise RunEagerly("measured to be faster than its graph", for_good=True)
-        if way is Way.GRAPH:
-            return graph(), True
-        way = timed.next_way()
-        if way is Way.EAGER:
-            result = timed.timed(way, lambda: self._fn(*call.args, **call.kwargs))
-            self._eager.count("timed against its graph")
-            return result, False
-        return timed.timed(way, graph), False
 
     # -- capture ----------------------------------------------------------------------------------
 
@@ -612,7 +507,7 @@ class Graphed:
         structure = flatten((args, kwargs), tensors)
         buckets = self._dims.all_buckets(structure, tensors, lambda: argument_paths(self._fn, args, kwargs))
         before = self._shared.n_captures
-        why, self._is_ahead = "", True
+        why, self._shared.is_ahead = "", True
         try:
             self(*args, **kwargs)  # the example itself, so that it is known what the function does
             call = understand(self._name, args, kwargs, tensors, structure, self._shared.in_place)
@@ -636,7 +531,7 @@ class Graphed:
         except torch.OutOfMemoryError as error:
             why = kind_and_line(error)
         finally:
-            self._is_ahead = False
+            self._shared.is_ahead = False
         n_captured = self._shared.n_captures - before
         if why:
             process.require().report("fallback", f"not captured ahead: {why}", self._name)
@@ -763,11 +658,6 @@ def _asked(owner: Any, name: str, otherwise: Any) -> Callable[[], Any]:
     """Calls a method of ``owner``, which it does not keep alive."""
     ref = weakref.ref(owner)
     return lambda: getattr(of, name)() if (of := ref()) is not None else otherwise
-
-
-def _near(structure: Any, tensors: list[Tensor]) -> Any:
-    """What calls with this tree and these shapes have in common."""
-    return (structure, *[t.shape for t in tensors if not t.is_nested])  # such calls have no route
 
 
 shield(Graphed.__call__)

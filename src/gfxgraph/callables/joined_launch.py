@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.arena import Arena, arena_of, kind_and_line
-from gfxgraph.callables.inputs import copy_all, is_one_copy
+from gfxgraph.callables.buffers import copy_all, is_one_copy
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.driver.small_copies import MOST, CopyKernel, PreparedCopies

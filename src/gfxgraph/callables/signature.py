@@ -21,14 +21,12 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.inputs import dim_order
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, storage_address
 from gfxgraph.core.constants import NotConstant, constant_key
 from gfxgraph.errors import CaptureError, GfxGraphError
 from gfxgraph.types import OUR_MODULES
 
 TENSOR = "T"
-NEEDS_GRADIENTS = "its result needs gradients"
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 Fast = Callable[[Args, Kwargs], Any]
@@ -121,81 +119,12 @@ def flatten(value: Any, tensors: list[Tensor]) -> Any:
     return (kind, _key(value))
 
 
-def containers_in(value: Any) -> list[object]:
-    """Every list, dict and object in the tree that could be changed, once for each occurrence."""
-    kind = type(value)
-    if isinstance(value, Tensor):
-        return []
-    children = None if kind in (tuple, list, dict) else children_of(value)
-    parts = value.values() if kind is dict else value if kind in (tuple, list) else children[1] if children else ()
-    inner = [each for part in parts for each in containers_in(part)]
-    return inner if isinstance(value, tuple) or (children is None and kind not in (list, dict)) else [value, *inner]
-
-
-def why_in_pieces(result: object, made: list[Tensor]) -> str:
-    """Why one graph cannot return such a result; "" if it can. Its tensors are appended to ``made``."""
-    try:
-        flatten(result, made)
-    except NotATree as error:
-        return f"its result cannot be taken apart: {error}"
-    inside = [id(each) for each in containers_in(result)]
-    if len(set(inside)) < len(inside):
-        return "its result contains the same list, dict or object twice"
-    return NEEDS_GRADIENTS if any(t.requires_grad for t in made) else ""
-
-
-def why_from_outside(tensors: Sequence[Tensor]) -> str:
-    """Why one graph cannot read such tensors besides its arguments; "" if it can."""
-    odd = next((tensor for tensor in tensors if not has_layout(tensor)), None)
-    return f"it reads {kind_of(odd)} from outside" if odd is not None else ""
-
-
-def what_changed(before: Sequence[tuple[object, ...]], after: Sequence[tuple[object, ...]]) -> str:
-    """What a call changed about its arguments that a replay would not, by their `tensor_key`; "" for nothing."""
-    if list(before) == list(after):
-        return ""
-    if [key[:-1] for key in before] == [key[:-1] for key in after]:
-        return "it writes a tensor that needs gradients to an argument that needs none"
-    return "it changes the shape or the layout of an argument"
-
-
 _UNGUARDED: dict[type, tuple[str, str]] = {
     OrderedDict: ("the order", "a dict"),
     defaultdict: ("the default_factory", "a dict"),
     deque: ("the bound", "a list"),
 }
 """What Dynamo does not guard about an argument, and what to pass instead."""
-
-
-def skeleton(structure: Any) -> Any:
-    """A structure without the values of its constants: types, keys, lengths."""
-    if type(structure) is not tuple:
-        return structure
-    if len(structure) == 2 and structure[0] in _CONSTANTS:
-        return structure[0]
-    return tuple(skeleton(part) for part in structure)
-
-
-_CONSTANTS = frozenset((bool, int, float, complex, str, bytes, type(None)))
-
-
-def constants_in(structure: object) -> Iterator[tuple[type, Any]]:
-    """The constants of a structure with their types."""
-    if type(structure) is not tuple:
-        return
-    if len(structure) == 2 and structure[0] in _CONSTANTS and type(structure[1]) is not tuple:
-        yield structure
-        return
-    for part in structure:
-        yield from constants_in(part)
-
-
-def zeros_in(structure: object) -> tuple[str, ...]:
-    """The constants 0.0 and -0.0, which are equal under ``==``."""
-    return tuple(value for kind, value in constants_in(structure) if kind is float and value in _ZEROS)
-
-
-_ZEROS = ((0.0).hex(), (-0.0).hex())
 
 
 def replace(value: Any, change: Callable[[Tensor], Any]) -> Any:
@@ -249,6 +178,11 @@ def children_of(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]]
     return None
 
 
+def near_key(structure: Any, tensors: list[Tensor]) -> Any:
+    """What calls with this tree and these shapes have in common."""
+    return (structure, *[t.shape for t in tensors if not t.is_nested])  # such calls have no route
+
+
 def has_buffer(tensor: Tensor) -> bool:
     """Whether a graph's buffer can stand for it: not if no address and strides describe it, or it has a class of its
     own.
@@ -259,13 +193,6 @@ def has_buffer(tensor: Tensor) -> bool:
 def tensor_key(tensor: Tensor) -> tuple[object, ...]:
     """Key of one tensor argument: what a capture assumes about it."""
     return (type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)
-
-
-def copied_key(tensor: Tensor, size: Sequence[int] | None = None) -> tuple[object, ...]:
-    """Key of a tensor that is copied into a buffer, of ``size`` or its own: without strides."""
-    size = tuple(tensor.size()) if size is None else size
-    about = tensor.dtype, tensor.device, tensor.layout, tensor.requires_grad
-    return (type(tensor), size, dim_order(tensor), *about)
 
 
 def twins_of(tensors: Sequence[Tensor]) -> list[int]:
@@ -441,15 +368,6 @@ def understand(
     if by_address:
         key = (*key, *[t.data_ptr() for t in tensors])
     return Call(args, kwargs, tensors, structure, device, aliases, kind, key)
-
-
-def as_buffer(tensor: Tensor, copies: bool) -> Tensor:
-    with torch.inference_mode(False), torch.no_grad():
-        if tensor.is_inference() or copies:
-            made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-            made.data.copy_(tensor)
-            return made
-        return tensor.new_empty(0).set_(tensor.detach())
 
 
 def _device_of(function: str, tensors: Sequence[Tensor]) -> int:

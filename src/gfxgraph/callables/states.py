@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from gfxgraph.callables.arena import Arena, beside
+from gfxgraph.callables.buffers import tensors_of
 from gfxgraph.callables.captured import Shared
-from gfxgraph.callables.inputs import tensors_of
 from gfxgraph.callables.python_reads import HostEffects, Snapshot
 from gfxgraph.callables.signature import Call
 from gfxgraph.callables.trace.dynamo import returned

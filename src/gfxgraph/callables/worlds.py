@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,23 +25,18 @@ from torch import Tensor, nn
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.signature import (
     MISS,
-    NEEDS_GRADIENTS,
     Args,
     Call,
     InPieces,
     Kwargs,
+    NotATree,
     RunEagerly,
-    as_buffer,
-    constants_in,
+    children_of,
+    flatten,
     has_buffer,
     named_by,
     replace,
-    skeleton,
     tensor_key,
-    what_changed,
-    why_from_outside,
-    why_in_pieces,
-    zeros_in,
 )
 from gfxgraph.callables.trace.dynamo import (
     LEFT_TO_PYTHON,
@@ -56,6 +51,7 @@ from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of, size_of, storage_address, used_on
 from gfxgraph.watching.watch import Watch
 
+NEEDS_GRADIENTS = "its result needs gradients"
 Evict = Callable[[], Callable[[World | None], None] | None]
 MOST_WITH_GRADIENTS = 4
 """Most signatures of calls with gradients that have a fast path at a time."""
@@ -333,6 +329,9 @@ class Worlds:
             raise RunEagerly(self._changing)
 
 
+# -- facts about a call's arguments and its result -----------------------------------------------------------
+
+
 def for_dynamo(call: Call, front: Frontend | None) -> tuple[Args, Kwargs]:
     """The arguments in the form of a graph's buffers, which Dynamo would otherwise tell apart.
 
@@ -348,10 +347,88 @@ def for_dynamo(call: Call, front: Frontend | None) -> tuple[Args, Kwargs]:
     return replace(tuple(call.args), change), replace(dict(call.kwargs), change)
 
 
+def as_buffer(tensor: Tensor, copies: bool) -> Tensor:
+    with torch.inference_mode(False), torch.no_grad():
+        if tensor.is_inference() or copies:
+            made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+            made.data.copy_(tensor)
+            return made
+        return tensor.new_empty(0).set_(tensor.detach())
+
+
 def _key_of(tensor: Tensor) -> Any:
     if has_buffer(tensor):
         return tensor_key(tensor)
     return kind_of(tensor), size_of(tensor), tensor.dtype, tensor.device
+
+
+def containers_in(value: Any) -> list[object]:
+    """Every list, dict and object in the tree that could be changed, once for each occurrence."""
+    kind = type(value)
+    if isinstance(value, Tensor):
+        return []
+    children = None if kind in (tuple, list, dict) else children_of(value)
+    parts = value.values() if kind is dict else value if kind in (tuple, list) else children[1] if children else ()
+    inner = [each for part in parts for each in containers_in(part)]
+    return inner if isinstance(value, tuple) or (children is None and kind not in (list, dict)) else [value, *inner]
+
+
+def why_in_pieces(result: object, made: list[Tensor]) -> str:
+    """Why one graph cannot return such a result; "" if it can. Its tensors are appended to ``made``."""
+    try:
+        flatten(result, made)
+    except NotATree as error:
+        return f"its result cannot be taken apart: {error}"
+    inside = [id(each) for each in containers_in(result)]
+    if len(set(inside)) < len(inside):
+        return "its result contains the same list, dict or object twice"
+    return NEEDS_GRADIENTS if any(t.requires_grad for t in made) else ""
+
+
+def why_from_outside(tensors: Sequence[Tensor]) -> str:
+    """Why one graph cannot read such tensors besides its arguments; "" if it can."""
+    odd = next((tensor for tensor in tensors if not has_layout(tensor)), None)
+    return f"it reads {kind_of(odd)} from outside" if odd is not None else ""
+
+
+def what_changed(before: Sequence[tuple[object, ...]], after: Sequence[tuple[object, ...]]) -> str:
+    """What a call changed about its arguments that a replay would not, by their `tensor_key`; "" for nothing."""
+    if list(before) == list(after):
+        return ""
+    if [key[:-1] for key in before] == [key[:-1] for key in after]:
+        return "it writes a tensor that needs gradients to an argument that needs none"
+    return "it changes the shape or the layout of an argument"
+
+
+def skeleton(structure: Any) -> Any:
+    """A structure without the values of its constants: types, keys, lengths."""
+    if type(structure) is not tuple:
+        return structure
+    if len(structure) == 2 and structure[0] in _CONSTANTS:
+        return structure[0]
+    return tuple(skeleton(part) for part in structure)
+
+
+_CONSTANTS = frozenset((bool, int, float, complex, str, bytes, type(None)))
+
+
+def constants_in(structure: object) -> Iterator[tuple[type, Any]]:
+    """The constants of a structure with their types."""
+    if type(structure) is not tuple:
+        return
+    if len(structure) == 2 and structure[0] in _CONSTANTS and type(structure[1]) is not tuple:
+        yield structure
+        return
+    for part in structure:
+        yield from constants_in(part)
+
+
+def zeros_in(structure: object) -> tuple[str, ...]:
+    """The constants 0.0 and -0.0, which are equal under ``==``."""
+    return tuple(value for kind, value in constants_in(structure) if kind is float and value in _ZEROS)
+
+
+_ZEROS = ((0.0).hex(), (-0.0).hex())
 
 
 class Promised:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # a code is explained without them
 _BLOCK = 1 << 20
 _MOST_NBYTES = 1 << 28
 """Of what has no end of its own: a device, a pipe that is given as an argument."""
-_LONGEST_NAME = 80
+_LONGEST_NAME, _LONGEST_PATH = 80, 4096
 _LOG_SUFFIXES = (".log", ".txt", ".out", ".err", ".json", ".jsonl")
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which the fcntl module of some builds lacks
 
@@ -124,14 +124,13 @@ def _facts(path: str) -> dict[str, object]:
 
 def _subject(subject: tuple[str, ...], lang: str, facts: dict[str, object] | None) -> Explanation:
     """Explain arguments: files where all of them are, else a code, a number or a text."""
-    paths = [Path(word) for word in subject]
-    # Also a pipe, as in `gfxgraph explain <(dmesg)`.
-    if all(len(word) < 4096 and path.exists() and not path.is_dir() for word, path in zip(subject, paths)):
+    # Also a pipe, as in `gfxgraph explain <(dmesg)`; os.path takes words that no path can be.
+    if all(os.path.exists(word) and not os.path.isdir(word) for word in subject):
         # lazily: explain must start fast
         from gfxgraph.diagnostics.scan import Scanner
 
         scanner = Scanner()
-        for path in paths:
+        for path in map(Path, subject):
             try:
                 # In this order: opening a pipe waits for its writer.
                 with _contract.working(f"explain: reading {path}"), path.open("rb") as file:
@@ -161,9 +160,9 @@ def _refuse_missing(word: str) -> None:
     """A word that nothing is known of may be the name of a file that is not there, or a name misspelt."""
     if not word:
         raise click.UsageError("name what to explain; the argument is empty")
-    if Path(word).is_dir():
+    if os.path.isdir(word):
         _contract.refuse("file_unusable", path=word, problem="it is a folder")
-    if Path(word).exists():
+    if os.path.exists(word) or len(word) > _LONGEST_PATH:
         return
     if not any(map(str.isspace, word)) and ("/" in word or Path(word).suffix in _LOG_SUFFIXES):
         _contract.refuse("file_unusable", path=word, problem="no such file")

@@ -10,7 +10,7 @@ Stays out: torch, drivers, our own exceptions (`gfxgraph.errors` imports this ro
     derived_files.py  files derived from the TOML, so that it need not be read at each start
     literals.py       the literal parts of expressions, for a long stream one automaton of all
     scan.py           finds conditions in a stream of log lines
-    kinds.py          what kind of line a line is (kinds.toml, components.toml, programs.toml)
+    kinds.py          what kind of line a line is (kinds.toml, components.toml)
     mentions.py       separates failures from text about failures and our own blocks, AMD's from other vendors'
     statuses.py       status codes of HIP, HSA and the libraries
     codes/            those codes, one file a library

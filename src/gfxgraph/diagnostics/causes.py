@@ -18,13 +18,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gfxgraph.diagnostics.literals import literals_of, telling
-
 Facts = Mapping[str, object]
-MOST = 6
-"""Causes that a class may have."""
+LISTED = 2  # causes that an answer lists; of more the class's own reason and check are told
 _NEAR = 8  # lines
-_TELLS = 12  # characters
+_SILENT = 2  # nothing speaks for a cause
 _TERM = re.compile(r"([\w.-]+) (==|!=|<|>=|~|not_in) (.*)")
 
 
@@ -64,6 +61,7 @@ class Judged(NamedTuple):
     cause: PossibleCause
     proof: str
     line: int = 0
+    rank: tuple[int, int] = (0, 0)
 
 
 @lru_cache(maxsize=1)
@@ -125,8 +123,13 @@ def values(facts: Facts, name: str) -> list[str]:
 
 def shown(terms: Iterable[str], facts: Facts) -> str:
     """The facts that ``terms`` are about, with their values."""
-    names = dict.fromkeys(name for term in terms for name in re.findall(r"[a-z]\w*(?:\.\w+)+", term))
-    return "; ".join(f"{name}: {' '.join(found[:8])}" for name in names if (found := values(facts, name)))
+    named = ((name, values(facts, name)) for name in sorted(names_in(terms)))
+    return "; ".join(f"{name}: {' '.join(found[:8])}" for name, found in named if found)
+
+
+def names_in(terms: Iterable[str]) -> set[str]:
+    """The names of the facts that ``terms`` are about."""
+    return {name for term in terms for name in re.findall(r"\b[a-z]\w*(?:\.[a-z]\w*)+", term)}
 
 
 def numbers(version: object) -> tuple[int, ...]:
@@ -141,39 +144,33 @@ def judge(
     root: int,
     facts: Facts,
     fits: Callable[[PossibleCause], bool],
+    most: int = LISTED,
 ) -> list[Judged]:
     """The causes that are proved, best first, or, if none is, those that are not excluded.
+
+    Of more than ``most`` that are not excluded only those count that something speaks for.
 
     Args:
         causes: of the class.
         lines: by the number of a cause, the line of the log that its expression was found in.
-        root: the line that failed. A proof in it comes first, then the machine's, then the nearest one.
+        root: the line that failed. A proof in it comes first, then the machine's, then the nearest one; none is far.
         facts: of the machine that failed, as far as known.
         fits: whether a cause can be one of this log: of its system, its program, its GPU.
     """
-    proved: list[tuple[tuple[int, int], Judged]] = []
-    open_: list[tuple[int, Judged]] = []
+    proved: list[Judged] = []
+    open_: list[Judged] = []
     for number, cause in enumerate(causes):
         so = holds(cause.facts, facts)
         distance = abs(lines[number] - root) if number in lines else 0
         if so is False or not fits(cause):
             continue
-        if number in lines and cause.decides and (distance <= _NEAR or _tells(cause.log)):
-            proved.append(((2 if distance else 0, distance), Judged(cause, "log", lines[number])))
+        if number in lines and cause.decides and distance <= _NEAR:
+            proved.append(Judged(cause, "log", lines[number], (2 if distance else 0, distance)))
         elif cause.facts and so and cause.decides:
-            proved.append(((1, -len(cause.facts)), Judged(cause, "machine")))
+            proved.append(Judged(cause, "machine", 0, (1, -len(cause.facts))))
         elif cause.check and (number in lines or cause.facts):
-            speaks = 0 if number in lines or (cause.facts and so) else 1 if _any_holds(cause, facts) else 2
-            open_.append((speaks, Judged(cause, "")))
-    ranked = sorted(open_, key=lambda both: both[0])
-    return [judged for _, judged in sorted(proved, key=lambda both: both[0])] or [judged for _, judged in ranked]
-
-
-@lru_cache(maxsize=256)
-def _tells(log: str) -> bool:
-    """Whether an expression says more than a name, which far from the failure is only the log's surroundings."""
-    return min(map(telling, literals_of(log))) >= _TELLS
-
-
-def _any_holds(cause: PossibleCause, facts: Facts) -> bool:
-    return any(holds([term], facts) for term in cause.facts)
+            known = any(holds([term], facts) for term in cause.facts)
+            speaks = 0 if number in lines or (cause.facts and so) else 1 if known else _SILENT
+            open_.append(Judged(cause, "", lines.get(number, 0), (speaks, 0)))
+    likely = [one for one in open_ if one.rank[0] < _SILENT]
+    return sorted(proved or (open_ if len(open_) <= most else likely), key=lambda one: one.rank)

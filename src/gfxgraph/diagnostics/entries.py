@@ -24,7 +24,8 @@ class EntryText(NamedTuple):
     """An entry's text in one language.
 
     ``seen`` replaces what, why and do if the condition was recognised in a third party's
-    output, so that the fields of our own exception are unknown.
+    output, so that the fields of our own exception are unknown. ``check`` is the command that decides between the
+    causes of a condition that has several, with what its outcome means; the first one that is for this system.
     """
 
     title: str
@@ -33,6 +34,7 @@ class EntryText(NamedTuple):
     do: tuple[str, ...]
     notes: Mapping[str, str] = MappingProxyType({})
     seen: EntryText | None = None
+    check: tuple[str, ...] = ()
 
 
 class Condition(NamedTuple):
@@ -91,4 +93,6 @@ def parse(table: Mapping[str, Any]) -> Condition:
 def _text(table: Mapping[str, Any]) -> EntryText:
     do = [table["do"]] if isinstance(table["do"], str) else table["do"]
     seen = _text({"title": table["title"], **table["seen"]}) if "seen" in table else None
-    return EntryText(table["title"], table["what"], table["why"], tuple(do), dict(table.get("notes", {})), seen)
+    notes, check = dict(table.get("notes", {})), table.get("check", ())
+    checks = (check,) if isinstance(check, str) else tuple(check)
+    return EntryText(table["title"], table["what"], table["why"], tuple(do), notes, seen, checks)

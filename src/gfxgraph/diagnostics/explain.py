@@ -88,7 +88,7 @@ def code_of(word: str) -> str:
 def conclude(scanner: Scanner, *, lang: str = "", family_of: FamilyOf = _no_family) -> Explanation:
     """Finish a scan and order what it found, the root cause first."""
     # lazily: explain must start fast
-    from gfxgraph.diagnostics import kinds, situation, unknown_errors
+    from gfxgraph.diagnostics import situation, unknown_errors
 
     scanner.finish()
     lines = [*scanner.context.values(), *(hit.text for hit in scanner.hits.values())]
@@ -107,7 +107,6 @@ def conclude(scanner: Scanner, *, lang: str = "", family_of: FamilyOf = _no_fami
         lang,
         tuple(f"{arch} ({its})" if its else arch for arch, its in families.items()),
         here,
-        kinds.programs_named(scanner.context.values(), matches[0].code),
         frozenset(_WORD.findall("\n".join(lines).lower())),
     )
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 from gfxgraph.diagnostics import causes, kinds, libraries
 from gfxgraph.diagnostics.causes import Judged
-from gfxgraph.diagnostics.entries import EntryText, entry
+from gfxgraph.diagnostics.entries import Condition, EntryText, entry
 from gfxgraph.diagnostics.render import LABELS, fill, visible
 from gfxgraph.diagnostics.situation import CONDITION, Situation
 from gfxgraph.diagnostics.statuses import Status, every
@@ -21,7 +21,10 @@ _BOTH = {
     "proved": ("proved: ", "已证实："),
     "undecided": ("the log does not decide between", "日志不足以判断是以下哪一种："),
     "check": ("check: {check}", "检查：{check}"),
-    "often": ("the log does not decide; often: ", "日志不足以判断；常见原因："),
+    "may be": ("; it may be: {why}", "；可能的原因：{why}"),
+    "open": ("the log does not decide", "日志不足以判断"),
+    "open check": ("check: ", "检查："),
+    "try": ("try:  ", "尝试："),
     "means": ("   {means}", "   {means}"),
     "then": ("then: {do}", "则：{do}"),
     "note": ("note: ", "说明："),
@@ -46,28 +49,34 @@ _BOTH = {
 _WORDS = {lang: {key: both[n] for key, both in _BOTH.items()} for n, lang in enumerate(("en", "zh"))}
 
 _UNKNOWN = "not_in_catalogue"
-_NOT_TORCH = ("jax", "xla", "tensorflow", "onnxruntime", "llama", "ggml", "ctranslate2", "clinfo", "rocminfo")
-_LONGEST_ADVICE, _LONGEST_SEEN, _MOST_STEPS, _MOST_OTHERS, _MOST_CAUSES = 340, 120, 3, 2, 2
+_LONGEST_ADVICE, _SHORT_ADVICE, _LONGEST_SEEN, _MOST_STEPS, _MOST_OTHERS = 340, 200, 120, 3, 2
 _OF_A_PROGRAM = re.compile(
     r"(vLLM|SGLang|ComfyUI|TensorFlow|JAX|ollama|llama\.cpp|LM Studio|Blender|Lemonade|whisper)\b[^:：]{0,30}[:：]",
     re.IGNORECASE,
 )
 _SETTING = re.compile(r"\b[A-Z][A-Z0-9_]{5,}=[\w.:]+")
-_CHECKS = re.compile(
-    r"(?:check|find|see|which|count|look|compare|ask|read|log|test|gfxgraph doctor|report|is it|sudo dmesg|ls|id|ldd"
-    r"|rocminfo)\b",
-    re.IGNORECASE,
-)
-"""Advice that begins so finds the cause and is no fix."""
+
+
+class Parts(NamedTuple):
+    """What is said of one match. ``check`` decides between the causes where ``open``: then ``do`` may be tried."""
+
+    title: str
+    what: str
+    why: str
+    package: str
+    check: str
+    open: bool
+    do: list[str]
+    notes: list[str]
+    sources: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
     """One recognised condition: its code and, if it came from a log, the line and number of occurrences.
 
-    ``component`` is the part of ROCm named by an unknown sentence.
+    ``component`` is the part of ROCm named by an unknown sentence; ``is_by_form``: it was classified by its form.
     ``causes`` are those that the log shows, each with the line.
-    ``is_by_form`` means that the sentence is unknown and was classified by its form.
     """
 
     code: str
@@ -99,12 +108,9 @@ class Code(str):
 class Explanation:
     """What was recognised, the root cause first. False if there is nothing to explain.
 
-    ``situation`` is the GPU and system for which the advice is filled in.
-    ``families`` are the GPU families in play ("RDNA2"), from the log or from this machine: their
-    notes are shown. ``archs`` are the gfx targets named in the log, with their families. ``programs`` are those named
-    in the log that have their own advice, and ``words`` those of the log.
-    The situation's facts are those of the machine that failed. ``warned`` is what a program that went on
-    has warned of; then there are no matches.
+    ``situation`` is the GPU and system that advice is filled in for, with the facts of the machine that failed.
+    ``families`` are the GPU families in play ("RDNA2"), whose notes are shown; ``archs`` the gfx targets named in the
+    log, with theirs; ``words`` its words. ``warned`` is what a program has warned of that went on: no match then.
     """
 
     matches: tuple[Match, ...] = ()
@@ -112,7 +118,6 @@ class Explanation:
     lang: str = "en"
     archs: tuple[str, ...] = ()
     situation: Situation = Situation()
-    programs: tuple[str, ...] = ()
     words: frozenset[str] = frozenset()
     warned: tuple[Match, ...] = ()
     bad_versions: tuple[causes.PossibleCause, ...] = ()
@@ -143,65 +148,71 @@ class Explanation:
             return words["nothing"]
         root, *others = self.matches
         parts = self._parts(root, lang, more)
-        what, why, do, last = LABELS[lang]
-        lines = [f"{root.code}: {parts['title']}", *self._place(root, lang, 200 if more else _LONGEST_SEEN)]
-        judged = self.judged(root)
-        if more:
-            lines.append(_indent(what, parts["what"]))
-        if len(judged) > 1 and not judged[0].proof and not parts["package"]:
-            lines += self._undecided(judged, lang, len(judged) if more else _MOST_CAUSES)
-        else:
-            proof = judged[0].proof if judged else ""
-            if parts["why"] and not parts["package"]:
-                shown = (
-                    f"   ({causes.shown(judged[0].cause.facts, self.situation.facts)})" if proof == "machine" else ""
-                )
-                label = words["proved"] if proof == "machine" else words["often"] if parts["open"] else why
-                lines.append(_indent(label, parts["why"] + shown))
-            if parts["check"] and not more:
-                lines.append(_indent("", words["check"].format(check=parts["check"])))
-            lines.append(_indent(do, "\n".join(parts["do"] if more else self._first(parts["do"]))))
+        lines = [f"{root.code}: {parts.title}", *self._place(root, lang, 200 if more else _LONGEST_SEEN)]
+        lines += [_indent(LABELS[lang][0], parts.what)] if more else []
+        lines += self._answer(parts, self.judged(root, everything=more), lang, more)
         if root.is_by_form:
             lines.append(_indent(words["note"], words["form"]))
         if more:
-            lines += [_indent(words["note"], note) for note in parts["notes"]]
+            lines += [_indent(words["note"], note) for note in parts.notes]
             statuses = [one for one in every() if one.entry == root.code and one != root.status]
             lines += [_indent(words["status"], _status(one, lang)) for one in statuses]
-            lines += [_indent(words["source"], source) for source in parts["sources"]]
+            lines += [_indent(words["source"], source) for source in parts.sources]
         else:
-            lines.append(_indent(last, f"gfxgraph explain {root.code}"))
+            lines.append(_indent(LABELS[lang][3], f"gfxgraph explain {root.code}"))
         lines += [
             _indent(words["also"], _brief(match, lang)) for match in others[: len(others) if more else _MOST_OTHERS]
         ]
         return "\n".join(lines)
 
-    def judged(self, match: Match) -> list[Judged]:
+    def _answer(self, parts: Parts, judged: list[Judged], lang: str, more: bool) -> Iterator[str]:
+        """The cause that is proved and its fix, else what is left, the check that decides, and what may be tried."""
+        words, (_, why, do, _) = _WORDS[lang], LABELS[lang]
+        if len(judged) > 1 and not judged[0].proof and not parts.package:
+            yield from self._undecided(judged if more else judged[: causes.LISTED], lang)
+            if not more:
+                return
+        if parts.open:
+            yield _indent("", words["open"]) + (words["may be"].format(why=parts.why) if parts.why else "")
+        elif parts.why and not parts.package:
+            is_of_machine = judged and judged[0].proof == "machine"
+            shown = f"   ({causes.shown(judged[0].cause.facts, self.situation.facts)})" if is_of_machine else ""
+            yield _indent(words["proved"] if is_of_machine else why, parts.why + shown)
+        if parts.check:
+            yield _indent(words["open check"], parts.check)
+        steps = parts.do if more else self._first(parts.do, _SHORT_ADVICE if parts.open else _LONGEST_ADVICE)
+        if steps:
+            yield _indent(words["try"] if parts.open else do, "\n".join(steps))
+
+    def judged(self, match: Match, *, everything: bool = False) -> list[Judged]:
         """The causes of ``match`` that are proved, or, if none is, those that are not excluded."""
-        situation = self.situation
-        if not match.text and not situation.facts:  # a code or a number: nothing has failed
+        if not match.text and not self.situation.facts:  # a code or a number: nothing has failed
             return []
-        found = (*entry(match.code).causes, *causes.of_machines(match.code), *self.bad_versions)
-        return causes.judge(found, match.causes, match.line, situation.facts, self._can_be)
+        known = entry(match.code)
+        found = (*known.causes, *causes.of_machines(match.code), *self.bad_versions)
+        # A list of those that nothing speaks for is never all there is: a check of the class's own is better.
+        general = known.text("en").seen or known.text("en")
+        most = len(found) if everything else 0 if general.check else causes.LISTED
+        return causes.judge(found, match.causes, match.line, self.situation.facts, self._can_be, most)
 
     def _can_be(self, cause: causes.PossibleCause) -> bool:
         """Whether a cause is one for this system, and not of a program or a GPU that nothing here names."""
         if not self.situation.advice(cause.where + cause.words["en"].do):
             return False
-        unknown = {term.split()[0] for term in cause.facts} - self.situation.facts.keys()
+        unknown = causes.names_in(cause.facts) - self.situation.facts.keys()
         packages = {name[8:].rstrip("s") for name in unknown if name.startswith("package.")}
-        is_of_torch = any(name.startswith("torch.") for name in unknown)
-        if is_of_torch and self._names(*_NOT_TORCH) and not self._names("torch"):
+        if any(name.startswith("torch.") for name in unknown) and not self._names("torch"):
             return False
         return "gpu.arch" not in unknown and all(map(self._names, packages))
 
-    def _names(self, *programs: str) -> bool:
-        return any(program in word for word in self.words for program in programs)
+    def _names(self, program: str) -> bool:
+        return any(program in word for word in self.words)
 
-    def _undecided(self, judged: list[Judged], lang: str, most: int) -> Iterator[str]:
+    def _undecided(self, judged: list[Judged], lang: str) -> Iterator[str]:
         """The causes that are left, each with the command that decides and what follows."""
         words = _WORDS[lang]
         yield _indent("", words["undecided"])
-        for letter, one in zip("ABCDEFGH", judged[:most]):
+        for letter, one in zip("ABCDEFGHIJKLMNOP", judged):
             its = one.cause.words[lang]
             check = words["check"].format(check=self.situation.named(one.cause.check or "gfxgraph doctor", lang))
             yield _indent(f"{letter}  ", self.situation.named(its.why, lang))
@@ -224,6 +235,9 @@ class Explanation:
     def as_dict(self, lang: str = "") -> dict[str, object]:
         """Return plain data for JSON: ``code``, ``matches`` and the explanation."""
         lang = lang or self.lang
+        parts = self._parts(self.matches[0], lang) if self.matches else None
+        judged = self.judged(self.matches[0], everything=True) if self.matches else []
+        warned = self.warned[:1]
         return {
             "code": self.matches[0].code if self.matches else None,
             "matches": [
@@ -239,8 +253,20 @@ class Explanation:
                 }
                 for match in self.matches
             ],
-            "explanation": self._parts(self.matches[0], lang) if self.matches else None,
-            **self._decided(lang),
+            "explanation": parts and parts._asdict(),
+            "verdict": "failure" if self.matches else "warning" if warned else "nothing",
+            "warned": [{"code": match.code, "line": match.line, "text": match.text} for match in warned],
+            "causes": [
+                {
+                    "proved_by": one.proof or None,
+                    "line": one.line or None,
+                    **one.cause.words[lang]._asdict(),
+                    "check": one.cause.check or "gfxgraph doctor",
+                    "facts": list(one.cause.facts),
+                }
+                for one in judged
+            ],
+            "undecided": bool(parts and parts.open) or (len(judged) > 1 and not judged[0].proof),
             "facts": dict(self.situation.facts),
             "text": self.format(lang),
             "families": list(self.families),
@@ -248,83 +274,57 @@ class Explanation:
             "lang": lang,
         }
 
-    def _decided(self, lang: str) -> dict[str, object]:
-        judged = self.judged(self.matches[0]) if self.matches else []
-        rows = [
-            {
-                "proved_by": one.proof or None,
-                "line": one.line or None,
-                **one.cause.words[lang]._asdict(),
-                "check": one.cause.check or "gfxgraph doctor",
-                "facts": list(one.cause.facts),
-            }
-            for one in judged
-        ]
-        warned = self.warned[:1]
-        return {
-            "verdict": "failure" if self.matches else "warning" if warned else "nothing",
-            "warned": [{"code": match.code, "line": match.line, "text": match.text} for match in warned],
-            "causes": rows,
-            "undecided": len(judged) > 1 and not judged[0].proof,
-        }
-
-    def _parts(self, match: Match, lang: str, more: bool = False) -> dict[str, Any]:
+    def _parts(self, match: Match, lang: str, more: bool = False) -> Parts:
         found = entry(match.code)
         words = found.text(lang)
         general = words.seen or words
-        # Our own errors' texts contain values; here none are available, so field names are shown instead.
-        names = {name: f"<{name}>" for name in found.fields}
         is_asked = more and not match.text  # by its code, without a log
-        notes = [
-            f"{name}: {note}"
-            for name, note in words.notes.items()
-            if is_asked or name == self.situation.arch or any(_is_of(name, family, words) for family in self.families)
-        ]
         judged = [] if is_asked else self.judged(match)
         cause = judged[0].cause.words[lang] if judged and judged[0].proof else None
-        why = cause.why if cause else general.why
-        english = (found.text("en").seen or found.text("en")).do
-        # What only finds the cause stands behind what mends it.
-        # What is for this system alone first.
-        ranked = sorted(zip(english, general.do), key=lambda both: (_is_check(both[0]), both[0][:9] != "@windows:"))
-        of_programs = (step for name in self.programs for step in kinds.advisors("program")[name].do[lang])
-        component = kinds.advisors("component")[match.component].do[lang] if match.component else ()
-        package = "" if cause else self._package(match, lang)
-        # Known steps come before those of a component that is only suspected.
-        first, last = (component, ()) if match.code == _UNKNOWN else ((), component)
-        general_steps = [fill(step, found, names, lang) for _, step in ranked]
+        kind = self.situation.facts.get("torch.kind")
+        package = "" if cause else libraries.advice(match.text, self.situation.conditions, lang, str(kind))
+        why, steps = general.why, self._steps(match, found, general, lang)
+        check = next(filter(None, (self.situation.advice(one, lang) for one in general.check)), "")
+        is_open = bool(general.check) and not (cause or package or is_asked)
         if cause:
-            steps = [cause.do, *of_programs, *(() if cause.why else general_steps)]
-        else:
-            steps = [*filter(None, [package]), *of_programs, *first, *general_steps, *last]
-        if len(judged) == 1 and not judged[0].proof:
-            one = judged[0].cause
-            # First where what is known speaks for it.
-            is_likely = any(causes.holds([term], self.situation.facts) for term in one.facts)
-            steps.insert(
-                0 if is_likely else len(steps), f"{one.check}: {one.words[lang].means}: {one.words[lang].do}"
-            )
-        is_open = not (cause or package or is_asked) and bool(found.causes or " or " in general.why)
-        checks = [step for (one, _), step in zip(ranked, general_steps) if is_open and _is_check(one)]
-        check = next(iter(self._fitting(checks, lang)), "")
-        if is_asked:
-            steps = [*general_steps, *(one.words[lang].do for one in found.causes), *steps]
-        return {
-            "title": words.title,
-            "what": fill(general.what, found, names, lang),
-            "why": self.situation.named(fill(why, found, names, lang), lang),
-            "package": package,
-            "check": check,
-            "open": is_open,
-            "do": _different(self._fitting((step for step in steps if more or step not in checks[:1]), lang)),
-            "notes": self._fitting(notes, lang),
-            "sources": [*found.sources, *(source for one in judged for source in one.cause.sources)],
-        }
+            why, steps = cause.why, [cause.do]
+        elif is_asked:
+            steps += [one.words[lang].do for one in found.causes]
+        elif len(judged) == 1:
+            one, its = judged[0].cause, judged[0].cause.words[lang]
+            if judged[0].line:  # the log speaks for it alone
+                is_open, why, check, steps = True, its.why, f"{one.check}: {its.means}", [its.do, *steps]
+            else:
+                steps.append(f"{one.check}: {its.means}: {its.do}")
+        check = self.situation.named(check, lang).replace("{library}", libraries.stem(match.text))
+        return Parts(
+            words.title,
+            _plain(general.what, found, lang),
+            self.situation.advice(_plain(why, found, lang), lang),
+            package,
+            check if is_open or is_asked else "",
+            is_open,
+            self._fitting(filter(None, [package, *steps]), lang),
+            self._fitting(self._notes(words, is_asked), lang),
+            [*found.sources, *(source for one in judged for source in one.cause.sources)],
+        )
 
-    def _first(self, steps: list[str]) -> list[str]:
-        """The first steps that fit: one at least, three at most."""
+    def _steps(self, match: Match, found: Condition, general: EntryText, lang: str) -> list[str]:
+        """The class's own steps, and those of the component, which come first where nothing else is known."""
+        # What is for this system alone first.
+        ranked = sorted(general.do, key=lambda step: not step.startswith("@windows:"))
+        own = [_plain(step, found, lang) for step in ranked]
+        component = kinds.components()[match.component][lang] if match.component else []
+        return [*component, *own] if match.code == _UNKNOWN else [*own, *component]
+
+    def _notes(self, words: EntryText, is_asked: bool) -> Iterator[str]:
+        for name, note in words.notes.items():
+            if is_asked or name == self.situation.arch or any(_is_of(name, one, words) for one in self.families):
+                yield f"{name}: {note}"
+
+    def _first(self, steps: list[str], left: int) -> list[str]:
+        """The first steps that fit into that many characters: one at least, three at most."""
         chosen: list[str] = []
-        left = _LONGEST_ADVICE
         for step in steps:
             if len(chosen) < _MOST_STEPS and (not chosen or len(step) <= left):
                 chosen.append(step)
@@ -337,20 +337,10 @@ class Explanation:
         other = [text for text in shown if not any(word.lower() in self.words for word in _SETTING.findall(text))]
         return other or shown
 
-    def _package(self, match: Match, lang: str) -> str:
-        has_rocm_torch = causes.values(self.situation.facts, "torch.kind") == ["rocm"]
-        if not match.text:
-            return ""
-        return libraries.advice(match.text, self.situation.conditions, lang, has_rocm_torch=has_rocm_torch)
-
     def _is_of_here(self, step: str) -> bool:
         """Whether ``step`` is not for a program that the log does not name."""
-        match = _OF_A_PROGRAM.match(CONDITION.sub("", step))
-        return not match or not self.words or any(match[1].lower() in word for word in self.words)
-
-
-def _is_check(step: str) -> bool:
-    return bool(_CHECKS.match(CONDITION.sub("", step)))
+        found = _OF_A_PROGRAM.match(CONDITION.sub("", step))
+        return not (found and self.words) or self._names(found[1].lower())
 
 
 def _is_of(name: str, family: str, words: EntryText) -> bool:
@@ -358,14 +348,9 @@ def _is_of(name: str, family: str, words: EntryText) -> bool:
     return name == (family if family in words.notes else family.rstrip("0123456789."))
 
 
-def _different(steps: Iterable[str]) -> list[str]:
-    """``steps`` without those that say what an earlier one says."""
-    kept: dict[str, str] = {}
-    for step in steps:
-        words = re.sub(r"[\s;；，,]+", "", step)
-        if not any(words in other or other in words for other in kept):
-            kept[words] = step
-    return list(kept.values())
+def _plain(text: str, found: Condition, lang: str) -> str:
+    """``text`` without values: our own errors' texts hold some, of which only the names are known here."""
+    return fill(text, found, {name: f"<{name}>" for name in found.fields}, lang)
 
 
 def _indent(label: str, text: str) -> str:

@@ -158,6 +158,7 @@ def names() -> EntryNames:
     return derived_files.load("names", VERSION, [FOLDER], make, lambda data: EntryNames(*files.parse_json(data)))
 
 
+@lru_cache(maxsize=1)
 def _tables() -> list[dict[str, Any]]:
     return [tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.toml"))]
 

@@ -1,19 +1,18 @@
 """What kind of line a line is, by its form and the names in it: one search for all expressions of kinds.toml.
 
-The words of components and programs are searched for with them.
+The words of components are searched for with them.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 _HERE = Path(__file__).parent
 _LONGEST = 2048  # bytes of a line
-_MOST_PROGRAMS = 2  # a log of a container names many
 
 
 class Item(NamedTuple):
@@ -30,38 +29,20 @@ class Item(NamedTuple):
     regex: str
 
 
-class Advisor(NamedTuple):
-    """A component or a program: the codes for which it has advice (none: any), and the advice by language."""
-
-    codes: frozenset[str]
-    do: Mapping[str, Sequence[str]]
-
-
 def rows() -> Iterator[Item]:
     """Every expression."""
     for kind, regexes in tomllib.loads((_HERE / "kinds.toml").read_text(encoding="utf-8")).items():
         for number, regex in enumerate(regexes):
             yield Item("", kind, number, regex) if isinstance(regex, str) else Item(regex[0], kind, number, regex[1])
-    for kind in ("component", "program"):
-        for number, row in enumerate(_table(kind)):
-            yield Item(row["name"], kind, number, f"(?i){row['words']}")
+    for number, (name, row) in enumerate(components().items()):
+        yield Item(name, "component", number, f"(?i){row['words']}")
 
 
-@lru_cache(maxsize=2)
-def advisors(kind: str) -> dict[str, Advisor]:
-    """Every "component" or "program" by name, most specific first."""
-    return {
-        row["name"]: Advisor(
-            frozenset(row.get("codes", "").split()),
-            {lang: [row[lang]] if isinstance(row[lang], str) else row[lang] for lang in ("en", "zh")},
-        )
-        for row in _table(kind)
-    }
-
-
-def _table(kind: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = tomllib.loads((_HERE / f"{kind}s.toml").read_text(encoding="utf-8"))[kind]
-    return found
+@lru_cache(maxsize=1)
+def components() -> dict[str, dict[str, Any]]:
+    """Every component by name, most specific first: "words" that name it, and its next steps by language."""
+    table = tomllib.loads((_HERE / "components.toml").read_text(encoding="utf-8"))
+    return {row["name"]: row for row in table["component"]}
 
 
 @lru_cache(maxsize=2048)
@@ -76,10 +57,3 @@ def of(line: str) -> Mapping[str, Sequence[str]]:
         item = searcher.items[number]
         found.setdefault(item.kind, []).append(item.code)
     return found
-
-
-def programs_named(lines: Iterable[str], code: str) -> tuple[str, ...]:
-    """Names of the programs in ``lines`` that have advice about ``code``."""
-    named = {name for line in lines for name in of(line).get("program", ())}
-    found = [name for name, program in advisors("program").items() if name in named and code in program.codes]
-    return tuple(found[:_MOST_PROGRAMS])

@@ -37,17 +37,20 @@ def _tables() -> dict[str, Any]:
     return tomllib.loads(_FILE.read_text(encoding="utf-8"))
 
 
-def advice(line: str, systems: frozenset[str], lang: str, *, has_rocm_torch: bool = False) -> str:
-    """The command that installs the file that ``line`` says is missing; '' if it names none or none of ours."""
-    if "missing" not in kinds.of(line):
+def advice(line: str, systems: frozenset[str], lang: str, torch: str = "") -> str:
+    """The command that installs the file that ``line`` says is missing; '' if it names none or none of ours, or the
+    file may be there in another version."""
+    if not line or "missing" not in kinds.of(line):
         return ""
     plain, of_cuda = _WORDS[lang]
     for file in _FILES.findall(line[:_LONGEST]):
         name = f"lib{file[2:]}" if file.startswith("-l") else re.sub(r"(?i)(-config|config)\.cmake$", "", file)
         if any(name.lower().startswith(start.lower()) for start in _tables()["cuda"]):
-            if has_rocm_torch:
+            if torch == "rocm":
                 return _OF_AN_EXTENSION[lang].format(file=file)
             return of_cuda.format(command=_CUDA, file=file) if "windows" not in systems else ""
+        if ".so." in name and name.startswith(tuple(_tables()["numbered"])):
+            return ""
         if "windows" in systems:
             if row := _row("windows", name) or _row("windows", name.removeprefix("lib")):
                 return plain.format(command=row[1], file=file)
@@ -55,9 +58,14 @@ def advice(line: str, systems: frozenset[str], lang: str, *, has_rocm_torch: boo
         manager = next((_SYSTEMS[system] for system in sorted(systems) if system in _SYSTEMS), "apt")
         package = [*_row("packages", name), "", "", ""][1 + list(_INSTALL).index(manager)]
         # A torch from pip brings ROCm's libraries itself.
-        if package and not ("pip" in systems and has_rocm_torch and not package.startswith("lib")):
+        if package and not ("pip" in systems and torch == "rocm" and not package.startswith("lib")):
             return plain.format(command=f"{_INSTALL[manager]} {package}", file=file)
     return ""
+
+
+def stem(line: str) -> str:
+    """The name of the first library in ``line``, up to ``.so``."""
+    return next((file.partition(".so")[0] for file in _FILES.findall(line[:_LONGEST]) if ".so" in file), "lib")
 
 
 def _row(table: str, name: str) -> list[str]:

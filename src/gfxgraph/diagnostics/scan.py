@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gfxgraph.diagnostics import kinds, mentions
+from gfxgraph.diagnostics import mentions
 from gfxgraph.diagnostics.index import DIGIT, DIGITS, Index, load, names
 from gfxgraph.diagnostics.kinds import Item
 
@@ -32,8 +32,6 @@ _OVERLAP = 600  # bytes from window to window
 _LONGEST_TAIL = 1 << 16  # a line without end is searched in pieces of this size, which overlap like windows
 _MOST_FORMS = 8192  # when there are more, all are forgotten: memory stays fixed
 _COUNTED_BLINDLY = 64  # hits of a code, after which a line is no longer judged by its context
-_SAME_BEGIN = 6
-_LEAST_WRAPPED, _LONGEST_WRAPPED = 40, 400  # characters of a line that a terminal may have broken
 
 _STRENGTH = {"own": 3, "strong": 2, "status": 1, "weak": 0, "number": 0}
 _DENIABLE = ("strong", "number")  # by an expression of the kind "unless" in the same line
@@ -94,12 +92,8 @@ class Scanner:
             self._block(self._tail)
             self._n_lines += 1
             self._tail = b""
-        first = self._n_lines - len(self._end) + 1
-        ends = [*enumerate(self._head, 1), *enumerate(self._end, first)]
-        self._note(ends)
+        self._note([*enumerate(self._head, 1), *enumerate(self._end, self._n_lines - len(self._end) + 1)])
         self._combine()
-        if not any(hit.strength for hit in self.hits.values()):
-            self._unwrap(dict(ends))
 
     def _block(self, block: bytes) -> None:
         """Search whole lines, or a part of one that is too long to wait for its end."""
@@ -215,21 +209,6 @@ class Scanner:
                 if parts[0] and all(parts):
                     hit = self.hits.setdefault(code, CodeHit(code, parts[0][0].strip(), parts[0][1], 1))
                     hit.strength = max(hit.strength, _STRENGTH["strong"])
-
-    def _unwrap(self, lines: dict[int, bytes]) -> None:
-        """Search once more for messages that a terminal broke over two lines."""
-        before: list[bytes] = []
-        for number, raw in sorted(lines.items()):
-            before.append(raw)
-            after = lines.get(number + 1, b"")
-            # What begins like a line of this log, or of any, is no rest of a line.
-            begins_anew = after[:_SAME_BEGIN] == raw[:_SAME_BEGIN] or "printed" in kinds.of(_text(after))
-            if begins_anew or not after.strip() or not _LEAST_WRAPPED <= len(raw) <= _LONGEST_WRAPPED:
-                continue
-            alone = {*self._finding.search(raw), *self._finding.search(after)}
-            for joined in (raw + after, raw.rstrip() + b" " + after.lstrip()):
-                if found := tuple(n for n in self._finding.search(joined[:_LONG]) if n not in alone):
-                    self._line(joined[:_LONG], found, [*before[:-1], joined], len(before) - 1, number)
 
 
 def _windows(raw: bytes) -> Iterable[bytes]:

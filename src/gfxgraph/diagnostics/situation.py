@@ -34,7 +34,7 @@ _NOT_ON_WINDOWS = re.compile(
 )
 _ON_WINDOWS = (
     (re.compile(r"\b(?:export )([A-Z_]+)=(\S+?)(?=[;,)\s]|$)"), r"set \1=\2"),
-    (re.compile(r"\bunset ([A-Z_]+)"), r"set \1="),
+    (re.compile(r"\bunset ([A-Z_]+(?: [A-Z_]{4,})*)"), lambda found: f"set {found[1].replace(' ', '= & set ')}="),
     (re.compile(r"\| grep -i?E?i? "), "| findstr /i "),
     (re.compile(r"\brm -rf ~/"), r"rmdir /s /q %USERPROFILE%/"),
 )

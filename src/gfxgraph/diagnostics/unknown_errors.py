@@ -55,7 +55,7 @@ def component_of(line: str) -> str:
     if not mentions.names_amd(line):
         return ""
     # A line that names only a device is still ROCm's to explain.
-    return [*kinds.of(line).get("component", ()), [*kinds.advisors("component")][-1]][0]
+    return [*kinds.of(line).get("component", ()), [*kinds.components()][-1]][0]
 
 
 def by_form(line: str) -> str:

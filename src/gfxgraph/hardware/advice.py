@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gfxgraph import config
 from gfxgraph.diagnostics import explain as words
 from gfxgraph.diagnostics import hooks
-from gfxgraph.diagnostics.causes import values
+from gfxgraph.diagnostics.causes import numbers, values
 from gfxgraph.diagnostics.explanation import Explanation
 from gfxgraph.diagnostics.situation import APUS, Situation
 
@@ -100,9 +100,15 @@ def _with_device(found: Explanation, facts: Mapping[str, object] | None) -> Expl
     if facts is None:
         facts = _facts_of(found) if "windows" not in conditions else {}
     of_text: dict[str, object] = {"gpu.arch": [said.arch], "gpu.seen_as": [said.arch]} if said.arch else {}
-    facts = {**of_text, **said.facts, **facts}
+    facts = {**of_text, **said.facts, **facts, **_majors(facts)}
     situation = Situation(arch, override, frozenset(conditions), facts)
     return _with_bad_versions(replace(found, families=families, situation=situation))
+
+
+def _majors(facts: Mapping[str, object]) -> dict[str, object]:
+    """The numbers that the names of ROCm's libraries end in, of the installed ones."""
+    found = {str(numbers(one)[0]) for one in values(facts, "rocm.versions") if numbers(one)}
+    return {"rocm.majors": sorted(found)} if found else {}
 
 
 def _with_bad_versions(found: Explanation) -> Explanation:
@@ -159,12 +165,8 @@ def _may_have_gpu() -> bool:
 def _this_system() -> set[str]:
     if sys.platform == "win32":
         return {"windows"}
-    conditions = {"linux"}
-    if Path("/dev/dxg").exists():
-        conditions.add("wsl")
-    if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
-        conditions.add("container")
-    return conditions
+    marks = {"/dev/dxg": "wsl", "/.dockerenv": "container", "/run/.containerenv": "container"}
+    return {"linux"} | {name for path, name in marks.items() if Path(path).exists()}
 
 
 def environment_report() -> str:

@@ -5,11 +5,8 @@ import tomllib
 
 import pytest
 
-from gfxgraph.diagnostics import kinds
 from gfxgraph.diagnostics.entries import FOLDER
-from gfxgraph.diagnostics.index import names
-from gfxgraph.diagnostics.kinds import advisors
-from gfxgraph.diagnostics.unknown_errors import CODE
+from gfxgraph.diagnostics.kinds import components
 
 FILES = sorted(FOLDER.glob("*.toml"))
 COMMAND = re.compile(
@@ -52,8 +49,9 @@ def steps(path):
         for words in (table[lang], table[lang].get("seen", {})):
             do = words.get("do", [])
             yield from [do] if isinstance(do, str) else do
-            yield from words.get("notes", {}).values()
-        yield from (hint[lang] for hint in table.get("hint", []))
+            check = words.get("check", [])
+            yield from [*words.get("notes", {}).values(), *([check] if isinstance(check, str) else check)]
+        yield from (cause[lang]["do"] for cause in table.get("cause", []))
 
 
 def commands(texts):
@@ -75,18 +73,8 @@ def advised_commands_may_be_run(path):
 
 def test_next_steps_of_components_may_be_run():
     """The last resort advises no less carefully."""
-    for part in advisors("component").values():
-        for texts in part.do.values():
-            for command in commands(texts):
-                check(command)
-
-
-def test_what_is_said_of_programs_may_be_run_and_belongs_to_entries():
-    """Each program's own way out, in both languages, for codes that exist."""
-    for name, program in advisors("program").items():
-        assert program.codes <= {*names().ranks, CODE} and name in kinds.of(name)["program"], name
-        assert set(program.do) == {"en", "zh"} and all(program.do.values()), name
-        for command in (one for texts in program.do.values() for one in commands(texts)):
+    for part in components().values():
+        for command in (*commands(part["en"]), *commands(part["zh"])):
             check(command)
 
 

@@ -90,7 +90,7 @@ def test_gfxgraph_diag_0_silences():
 
 def test_it_speaks_the_language_of_the_setting():
     """GFXGRAPH_LANG=zh."""
-    assert "处理：" in run(f"raise RuntimeError({FAILURE!r})", GFXGRAPH_LANG="zh").stderr
+    assert "尝试：" in run(f"raise RuntimeError({FAILURE!r})", GFXGRAPH_LANG="zh").stderr
 
 
 def test_undo_gives_the_hooks_back():

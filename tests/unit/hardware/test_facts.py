@@ -42,12 +42,12 @@ def test_what_the_machine_proves_is_the_answer_with_its_fix(tmp_path: Path) -> N
 
 
 def test_a_log_that_does_not_decide_says_so() -> None:
-    """Without facts: the causes with the command that decides and what follows; nothing that the log contradicts."""
-    for lang, undecided in (("en", "the log does not decide between"), ("zh", "日志不足以判断")):
+    """Without facts: the command that decides, every cause in JSON with its own; nothing that the log contradicts."""
+    for lang, undecided in (("en", "the log does not decide"), ("zh", "日志不足以判断")):
         found = advice.explain(NO_GPU, lang=lang, facts={})
         text = found.format()
-        assert undecided in text and "ls -l /dev/kfd" in text and "sudo usermod" in text
-        assert "CUDA" not in text, "a torch that says HIP is no CUDA build"
+        assert undecided in text and "rocminfo | grep gfx" in text and "sudo usermod" in text
+        assert "CUDA build" not in text and "CUDA 构建" not in text, "a torch that says HIP is no CUDA build"
         told = json.loads(json.dumps(found.as_dict()))
         assert told["undecided"] and len(told["causes"]) > 1 and all(cause["check"] for cause in told["causes"])
 
@@ -118,6 +118,15 @@ def test_facts_from_others(tmp_path: Path) -> None:
     assert facts.of_report({"facts": {"torch.kind": "cuda"}}) == {"torch.kind": "cuda"}
     with pytest.raises(ValueError, match="no facts"):
         facts.of_report([])
+
+
+def test_the_number_of_a_missing_library_is_compared_with_the_installed_rocm() -> None:
+    """Another ROCm is proved by both numbers; the same one, or none known, leaves a command that tells."""
+    failed = "ImportError: libamdhip64.so.6: cannot open shared object file: No such file or directory"
+    known = ({"rocm.versions": ["7.2.0"]}, {"rocm.versions": ["6.4.1", "7.2.0"]}, {})
+    other, same, unknown = [advice.explain(failed, lang="en", facts=one).format() for one in known]
+    assert "proved: the program was built for another major" in other and "(log.rocm: 6; rocm.majors: 7)" in other
+    assert "proved" not in same + unknown and "check: find / -name 'libamdhip64*'" in same and "{" not in unknown
 
 
 def test_a_torch_for_rocm_is_not_reinstalled() -> None:

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from gfxgraph.callables.buffers import Buffers
 from gfxgraph.callables.captured import Options
 from gfxgraph.callables.graphed import Graphed
-from gfxgraph.callables.inputs import Buffers
 from gfxgraph.callables.pieces.graph_numbers import make_piece
 from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.errors import ReplayError

@@ -26,13 +26,14 @@ from torch import Tensor
 
 from gfxgraph import torch_names
 from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
+from gfxgraph.callables.buffers import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.captured import Padded, Route
-from gfxgraph.callables.inputs import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.padding.rows import DimVerdict, PaddingRefusal, Trace, rows_independent
 from gfxgraph.callables.padding.rules import Cause, Why
-from gfxgraph.callables.signature import NEEDS_GRADIENTS, Args, Call, Kwargs, NotATree, flatten, replace
+from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
 from gfxgraph.callables.trace.dynamo import Calls, Frontend, returned
 from gfxgraph.callables.trace.world import World
+from gfxgraph.callables.worlds import NEEDS_GRADIENTS
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.replay.validation import is_near
 from gfxgraph.capture.undo import is_interrupt

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, fx
 
 from gfxgraph import torch_names
-from gfxgraph.callables.inputs import dense_strides, dim_order
+from gfxgraph.callables.buffers import dense_strides, dim_order
 from gfxgraph.callables.padding.rules import (
     RULES,
     SIZES,

@@ -28,10 +28,11 @@ from torch import Tensor
 from gfxgraph import torch_names
 from gfxgraph.callables.captured import CapturedCallable, Options
 from gfxgraph.callables.graphed import MOST_HOST_VALUES, Graphed
-from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key, what_changed
+from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key
 from gfxgraph.callables.trace.dynamo import local, note_inputs
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
 from gfxgraph.callables.training.gradients import Gradients
+from gfxgraph.callables.worlds import what_changed
 from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, tensor_at
 from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode

@@ -82,7 +82,7 @@ def correct(changes: ExitStack, errors: list[Exception], seen: Seen, remarks: se
 def _stand_ins(errors: list[Exception], seen: Seen, remarks: set[str]) -> Iterator[StandIn]:
     yield from _left_to_python(seen)
     yield from _rules()
-    yield *torch_names.place("optimizer_getattr"), functools.partial(_remarking, remarks)
+    yield *torch_names.place("_set_capturable"), functools.partial(_remarking, remarks)
     yield *torch_names.place("format_error_msg"), _noting(errors)
 
 
@@ -99,22 +99,22 @@ def _noting(errors: list[Exception]) -> Callable[[Func], Func]:
     return noting
 
 
-def _remarking(remarks: set[str], get: Func) -> Func:
+def _remarking(remarks: set[str], make: Func) -> Func:
     """Note optimizers whose count of steps Dynamo moves to the device, where what is made of it is float32."""
 
-    def var_getattr(self: Tracker, tx: Tracker, name: str) -> Tracker:
+    def set_capturable(self: Tracker, tx: Tracker) -> None:
         optimizer, kind = self.value, type(self.value).__name__
         has = "capturable" in optimizer.defaults
         counts = has or any("step" in each for each in optimizer.state.values())
         on_host = [not (group.get("capturable") or group.get("fused")) for group in optimizer.param_groups]
-        if name == "param_groups" and counts and any(on_host):
+        if counts and any(on_host):
             remarks.add(
                 f"{kind} counts its steps on the device, as torch.compile has it: in float32, so its results may "
                 f"differ from eager's in the last digits{'; created with capturable=True they do not' * has}"
             )
-        return get(self, tx, name)
+        make(self, tx)
 
-    return var_getattr
+    return set_capturable
 
 
 def _left_to_python(seen: Seen) -> Iterator[StandIn]:

@@ -237,11 +237,11 @@ class Configured:
         with lock, contextlib.ExitStack() as uncollected:
             _leave_uncollected(uncollected)
             with Waiting(), contextlib.ExitStack() as changes, warnings.catch_warnings():
-                for name, value in settings.items():
-                    put(changes, known, name, value)
+                _quieten(changes)
                 for each in shielded:
                     put(changes, each, "_torchdynamo_disable", False)
-                _quieten(changes)
+                for name, value in settings.items():
+                    put(changes, known, name, value)
                 correct(changes, errors, seen, set() if front is None else front.remarks)
                 made = self._callback(*args, **kwargs)
                 _keep_external()

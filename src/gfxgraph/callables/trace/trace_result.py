@@ -283,12 +283,23 @@ def _with_random_numbers(graph: Any, node: Any) -> bool:
         return False
     part = getattr(graph, node.args[0].target)
     inner = [each for module in part.modules() if hasattr(module, "graph") for each in module.graph.nodes]
-    return any(_DRAWS.search(str(getattr(each.target, "__name__", each.target))) for each in inner)
+    return any(map(_draws, inner))
+
+
+def _draws(node: Any) -> bool:
+    """Whether it may draw random numbers; not with a probability of zero, nor outside of training."""
+    name = str(getattr(node.target, "__name__", node.target))
+    given = {**dict(enumerate(node.args)), **node.kwargs}
+    if "scaled_dot_product" in name:
+        return bool(given.get("dropout_p", given.get(4, 0)) != 0)
+    if name == "dropout":  # of torch, and of its functional
+        training = given.get("training", given.get("train", given.get(2)))
+        return given.get("p", given.get(1)) != 0 and training is not False
+    return _DRAWS.search(name) is not None
 
 
 _DRAWS = re.compile(
     r"dropout|rand|bernoulli|multinomial|normal_?$|uniform|exponential|cauchy|geometric|poisson|rrelu|gumbel"
-    r"|scaled_dot_product"
 )
 _BY_STORAGE = ("as_strided", torch.as_strided)
 

@@ -30,8 +30,8 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths
+from gfxgraph.callables.buffers import dense_copy, front
 from gfxgraph.callables.fast_path import Unpacker
-from gfxgraph.callables.inputs import dense_copy, front
 from gfxgraph.callables.padding.judge import NO_MEMORY, REFUSED, Judge
 from gfxgraph.callables.padding.rows import PaddingRefusal
 from gfxgraph.callables.signature import (

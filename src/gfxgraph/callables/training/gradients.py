@@ -40,12 +40,11 @@ from torch import Tensor
 
 from gfxgraph import torch_names
 from gfxgraph.callables.arena import Arena, arena_of, capture_graph, carries, draws, replay, writes_of, written_inputs
+from gfxgraph.callables.buffers import Buffers, StaticInput, builder, copy_all, is_dense
 from gfxgraph.callables.captured import CapturedCallable, label_of
-from gfxgraph.callables.fast_path import Writer
-from gfxgraph.callables.inputs import Buffers, StaticInput, copy_all, is_dense
+from gfxgraph.callables.fast_path import GuardWriter
 from gfxgraph.callables.joined_launch import CopiedReplay, CopyLaunches, FixedCopies, copy_kernel
-from gfxgraph.callables.outputs import builder
-from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten, never, twins_of
+from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten, never
 from gfxgraph.callables.trace.dynamo import local
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.rollback import Rollback
@@ -206,9 +205,6 @@ class Gradients(CapturedCallable):
 
 class _Pair:
     """A forward and its backwards, over one memory."""
-
-    twins: Sequence[int] = ()
-    """For each argument of calls that have a fast path the first that is the same tensor."""
 
     def __init__(self, owner: Gradients, arena: Arena, given: list[Tensor]) -> None:
         self.owner, self.arena = owner, arena
@@ -520,7 +516,7 @@ def _fast(
     pair: _Pair, world: World, call: Call, given: Sequence[Tensor], made: Sequence[Any], result: Any
 ) -> Fast | None:
     """The fast path of calls like this one; None if they need Dynamo's code."""
-    writer = Writer(pair, None, call.tensors)  # type: ignore[arg-type]
+    writer = GuardWriter(pair.arena, call.tensors)
     names = {id(t): f"w{k}" for k, t in enumerate(world.tensors)}
     is_plain = pair.is_plain and all(t.is_cuda and id(t) not in names for t in call.tensors)
     if not is_plain or not writer.takes(call.args, call.kwargs):
@@ -528,7 +524,6 @@ def _fast(
     writer.names |= {name: t for name, t in zip(names.values(), world.tensors)}
     names |= {id(t): f"t{i}" for i, t in enumerate(call.tensors)}
     taken = [names.get(id(t), "") for t in given]
-    pair.twins = twins_of(call.tensors)
     writer.guards(world, True)
     writer.names |= {"apply": _apply, "pair": pair, "owner": pair.owner, "arrivals": pair.owner.arrivals}
     writer.names |= {"task": torch_names._current_graph_task_id, "ReplayError": (ReplayError, RunEagerly)}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.inputs import tensors_of
+from gfxgraph.callables.buffers import tensors_of
 from gfxgraph.capture.undo import unbroken
 from gfxgraph.process import bridge
 

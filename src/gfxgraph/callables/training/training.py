@@ -40,9 +40,9 @@ import torch
 from torch import Tensor
 
 from gfxgraph.callables.arena import Arena, CaptureDied, overlap, reads_of, span, writes_of
+from gfxgraph.callables.buffers import Inputs, use_count
 from gfxgraph.callables.captured import WARM_UP, Captured, Instance, Options, Shared
 from gfxgraph.callables.graphed import Graphed
-from gfxgraph.callables.outputs import use_count
 from gfxgraph.callables.python_reads import Snapshot
 from gfxgraph.callables.signature import Call, RunEagerly, replace
 from gfxgraph.callables.states import SeenState, States
@@ -277,7 +277,7 @@ class _CapturedStep(Captured):
         self.made: list[_Made] = []
         """Gradients that the graph makes."""
 
-    def capture(self, copy_results: Callable[[Any], Any] | None = None) -> Instance:
+    def record_over(self, inputs: Inputs, copy_results: Callable[[Any], Any] | None = None) -> Instance:
         """As of all, with the gradients that it needs and makes; a failed one changes nothing in Python."""
         used = self._states.used
         mates = [e for e in self.arena.entries if isinstance(e, _CapturedStep) and e.shared is self.shared]
@@ -288,7 +288,7 @@ class _CapturedStep(Captured):
         self.pool = self._states.pool = self._states.pool or self.arena.new_pool()
         try:
             with _skipping_on_the_device(used.scalers):
-                instance = super().capture()
+                instance = super().record_over(inputs)
             self._check(instance)
         except BaseException:
             before.put_back()
@@ -344,6 +344,9 @@ class _CapturedStep(Captured):
         for parameter, grad in (*self.kept, *((each.parameter, each.grad) for each in self.made)):
             if parameter.grad is not grad:  # an eager step, another graph or the program replaced it
                 parameter.grad = grad
+
+    def _is_trusted(self) -> bool:
+        return False  # each replay exchanges gradients
 
     def fall_back(
         self, why: str, error: BaseException | None = None, *, label: str = "", for_good: bool = True
@@ -409,9 +412,6 @@ class TrainingStep(Graphed):
     def n_replays(self) -> int:
         """Calls that were replays."""
         return self._n_replays()
-
-    def _is_trusted(self, entry: Captured) -> bool:
-        return False  # each replay exchanges gradients
 
     @property
     def _same(self) -> tuple[Callable[[Any], Graphed], Any]:

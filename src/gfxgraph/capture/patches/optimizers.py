@@ -39,7 +39,8 @@ def noted(original: Callable[..., None]) -> Callable[..., None]:
     kinds = Optimizer.__subclasses__()
     for kind in kinds:  # which grows
         kinds += kind.__subclasses__()
-    _known.update(each for each in gc.get_referrers(*kinds) if issubclass(type(each), Optimizer))
+    if used := [kind for kind in kinds if hasattr(kind.step, "hooked")]:  # set as the first of a kind is made
+        _known.update(each for each in gc.get_referrers(*used) if issubclass(type(each), Optimizer))
 
     @functools.wraps(original)
     def __init__(self: Optimizer, *args: object, **kwargs: object) -> None:
@@ -184,10 +185,9 @@ def _guarded() -> Any:
 @functools.cache  # one for all captures: it is known by identity
 def _init_group(short: str) -> Callable[..., object]:
     def init_group(self: Optimizer, group: dict[str, Any], *lists: object, **kwargs: object) -> object:
-        session = _guarded()
-        if session is not None and self not in session.optimizers.made and _lacks_state(self, group):
-            session.refuse(f"{type(self).__name__}.step", _FIRST_STEP)
-        if session is not None:
+        if (session := _guarded()) is not None:
+            if self not in session.optimizers.made and _lacks_state(self, group):
+                session.refuse(f"{type(self).__name__}.step", _FIRST_STEP)
             session.optimizers.lend_rate(group)
         return STOCK[short](self, group, *lists, **kwargs)
 

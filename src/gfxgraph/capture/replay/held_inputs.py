@@ -31,7 +31,7 @@ import types
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -634,7 +634,7 @@ def _references() -> tuple[int, int, int]:
     of_attribute = sys.getrefcount(kept.tensor)
     variable = kept.tensor
     of_variable = sys.getrefcount(variable) - 1
-    with torch.inference_mode(False):
+    with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
         view = torch.empty(1, device="cpu").view(1)
     base = view._base
     return of_attribute, of_variable, sys.getrefcount(base)

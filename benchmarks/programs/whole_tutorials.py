@@ -621,28 +621,24 @@ def lightning_module(graphed):
             self.net, self.seen = graphed(net), []
 
         def training_step(self, batch, i):
-            loss = F.cross_entropy(self.net(batch[0].to(D)), batch[1].to(D))
+            loss = F.cross_entropy(self.net(batch[0]), batch[1])
             self.seen.append(loss.item())
             return loss
 
         def validation_step(self, batch, i):
-            self.seen.append(F.cross_entropy(self.net(batch[0].to(D)), batch[1].to(D)).item())
+            self.seen.append(F.cross_entropy(self.net(batch[0]), batch[1]).item())
 
         def configure_optimizers(self):
             optimizer = torch.optim.Adam(self.parameters(), lr=1e-2)
             return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
 
-    class Here(lightning.pytorch.accelerators.CPUAccelerator):
-        """Batches come from the CPU; the network is on the device already."""
-
     model, loader = Lit(), DataLoader(dataset(), batch_size=4)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
-        strategy = lightning.pytorch.strategies.SingleDeviceStrategy(device=torch.device(D), accelerator=Here())
         trainer = lightning.Trainer(
-            max_epochs=2, strategy=strategy, accumulate_grad_batches=2, gradient_clip_val=0.5, num_sanity_val_steps=0,
-            enable_model_summary=False, default_root_dir=folder, **quiet,
+            max_epochs=2, accelerator="gpu", devices=1, accumulate_grad_batches=2, gradient_clip_val=0.5,
+            num_sanity_val_steps=0, enable_model_summary=False, default_root_dir=folder, **quiet,
         )  # fmt: skip
         trainer.fit(model, loader, loader)
     return model.seen, weights_of(model)

@@ -158,3 +158,27 @@ def test_a_scaler_of_gradients_has_its_own_remedy(module):
 
     (found,) = check.check(step).findings
     assert found.op == "Tensor.item of torch.amp.GradScaler" and "fused=True" in found.rewrite
+
+
+class Attention(torch.nn.Module):
+    """A weight, a table that no state has, and a scale that Python keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.k_scale = torch.nn.Linear(8, 8), 0.25
+        self.table = torch.randn(8, device="cuda")
+
+    def forward(self, x):
+        return self.qkv(x) * self.table * self.k_scale
+
+
+def test_what_is_baked_in_has_its_places(module):
+    """Inputs with who holds them, and numbers that an attribute has: in a check, and in what a graph explains."""
+    net, x, graph = Attention().cuda(), torch.ones(4, 8, device="cuda"), torch.cuda.CUDAGraph()
+    found = check.check(net, [x])
+    assert {"Attention.qkv.weight", "Attention.qkv.bias", "Attention.table"} < set(found.inputs)
+    assert [note.op for note in found.notes if note.kind == "baked in"] == ["Attention.k_scale = 0.25"]
+    with torch.no_grad(), torch.cuda.graph(graph):
+        net(x)
+    text = str(graph.explain())
+    assert "   reads " in text and "net.qkv.weight" in text and "constants: Attention.k_scale = 0.25 (" in text

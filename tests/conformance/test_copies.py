@@ -103,7 +103,7 @@ def test_large_and_empty_ones_go_another_way(platform, way):
     names = g._fast.__globals__
     assert launches(g) == WAYS[way]
     if way == "launched":
-        assert [len(names["in0_targets"]), len(names["back0_sources"])] == [1, 1]
+        assert [len(names["in0_fixed"]), len(names["back0_fixed"])] == [1, 1]
     else:
         assert [len(part) for part in names["joined"].copied] == [1, 1]
 

@@ -472,3 +472,30 @@ def test_a_value_that_steers_a_pure_function():
     stats = g.stats()
     assert (stats["captures"], stats["replays"], stats["eager"].pop("warm-up")) == (1, 4, 1)
     assert sum(stats["eager"].values()) == 5 and all("the capture read has changed" in why for why in stats["eager"])
+
+
+def test_what_captures_pieces_is_made_by_calls_in_pieces():
+    """A function that is one graph has none; of one with a break the call after the trace makes it, and captures."""
+
+    def broken(x):
+        x = x + 1
+        torch._dynamo.graph_break()
+        return x * 2
+
+    whole, parted, x = gfxgraph.graphed(chain), gfxgraph.graphed(broken), torch.ones(4, device="cuda")
+    for i in range(4):
+        same(whole(x * i), chain(x * i))
+        same(parted(x * i), broken(x * i))
+        n_whole, n_parted = (sum(len(t.regions) for _, t in g._front.graphs) for g in (whole, parted))
+        assert (n_whole, n_parted) == (0, 2 * (i > 0))
+    assert whole.stats()["replays"] == 3 and parted.stats()["replays"] == 4
+
+
+def test_after_a_reset_the_first_trace_is_a_warm_up():
+    """Nothing that was traced before a reset is a reason for the traces after it."""
+    g = gfxgraph.graphed(chain)
+    for _ in range(2):
+        for i in range(3):
+            same(g(torch.full((4,), float(i), device="cuda")), chain(torch.full((4,), float(i), device="cuda")))
+        g.reset()
+    assert g.stats()["eager"] == {"warm-up": 2} and g.stats()["replays"] == 4

@@ -138,14 +138,11 @@ class StaticInput:
         """A buffer for tensors like ``example``; with a ``size``, for all whose dims are in the same order."""
         with torch.inference_mode(False), torch.no_grad():
             wanted = tuple(size) if size is not None else tuple(example.size())
-            if size is not None or is_dense(example):
-                strides = example.stride() if size is None else dense_strides(wanted, dim_order(example))
-                flat, new = buffers.take(position, math.prod(wanted), example)
-                made = flat.as_strided(wanted, strides)
-                return cls(made.detach().requires_grad_(example.requires_grad), None, new)
-            flat, new = buffers.take(position, span(example), example)
-            made = flat.as_strided(wanted, example.stride()).detach()
-            return cls(made.requires_grad_(example.requires_grad), flat, new)
+            has_gaps = size is None and not is_dense(example)
+            strides = example.stride() if size is None else dense_strides(wanted, dim_order(example))
+            flat, new = buffers.take(position, span(example) if has_gaps else math.prod(wanted), example)
+            made = flat.as_strided(wanted, strides).detach().requires_grad_(example.requires_grad)
+            return cls(made, flat if has_gaps else None, new)
 
     @property
     def nbytes(self) -> int:
@@ -357,8 +354,7 @@ class Outputs:
         made = [r.made for r in inside if r.made is not None]
         self.is_shared = len({storage_address(t) for t in made}) < len(made)
         """Results share memory with each other, and the caller's results must do so as well."""
-        first: dict[int, int] = {}
-        self.twins = [first.setdefault(id(t), i) for i, t in enumerate(tensors)]
+        self.twins = twins_of(tensors)
         """For each result the position of the first that is the same tensor."""
         # Copied out before anything else runs in the pool: later captures may reuse the memory.
         for found, tensor, whole in zip(inside, made, storages_at(made)):

@@ -13,10 +13,10 @@ and their account are one class; what differs is the body, the function that is 
 4. Replay: copy in, launch, results. A replay that fails half-way is undone first, so that nothing happens twice.
 5. Eager: the function itself, with the caller's own arguments. For one call, or for good.
 
-`CapturedCallable` is the account that all of them keep. `Captured` is one signature of a graphed callable: its inputs
-are copied in and its results out. In ``hot`` mode it also has a small ring of graphs over the same inputs, whose
-results are handed out: while the caller still holds those of one, the next call uses another; if all are held, the
-first graph's results are copied out.
+`CapturedCallable` is the account that all of them keep. `Captured` is one signature of a graphed callable: `serve`
+takes a call through the stages. What a capture made is a `Capture`: static inputs, and the graphs over them. In
+``hot`` mode it has a small ring of graphs besides, whose results are handed out: while the caller still holds those
+of one, the next call uses another; if all are held, the first graph's results are copied out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -145,17 +145,16 @@ class Instance:
     nbytes = 0
     """Memory that the pool took for it."""
 
-    def __init__(self, graph: Any, pool: Any, outputs: Outputs) -> None:
+    def __init__(self, graph: Any, pool: Any, is_plain: bool, is_opaque: bool, outputs: Outputs) -> None:
         self.graph = graph
         self.pool = pool
-        self.is_plain = graph.is_plain
+        self.is_plain = is_plain
         """A replay is one launch and nothing else."""
-        self.is_opaque = graph.is_opaque
+        self.is_opaque = is_opaque
         """It launches what torch did not make: what that reads and writes is not known."""
         self.outputs = outputs
-        program = graph._program
-        self.mutated = [place for step in program.steps for place in step.mutated]
-        self.generators = program.generators
+        self.mutated = [place for step in graph._program.steps for place in step.mutated]
+        self.generators = graph._program.generators
         self.draws: bool | None = None
         """Whether a replay advances a random generator, which only torch's own replay does; None before the first."""
         self.joined: JoinedCall | None = None
@@ -220,6 +219,8 @@ class Shared(CapturedCallable):
         self.front = front
         self.options = options
         self.account = Account(name, line_of(fn), eager=self.eager, is_part=is_part)
+        self.account.pieces = self.pieces = Calls()
+        """Calls in pieces, by reason."""
         self.in_place = options.moved is MovedInput.RECAPTURE
         """Whether the caller's tensors are read and written in place: their addresses are part of a signature."""
         self.buffers = Buffers() if buffers is None else buffers
@@ -457,21 +458,17 @@ class Captured(CapturedCallable):
         self._make_room(max([needed, *(e.nbytes for e in captured)]))
         current = torch.cuda.current_stream(self.arena.device_index)
         sizes = bucketed.sizes if bucketed else [None] * len(call.tensors)
-        capture = self._attempt_twice(call, sizes)
-        current.wait_stream(self.arena.stream)
-        if capture is None:
-            raise RunEagerly(self.why_eager, self.error)
+        try:
+            capture = self._attempt_twice(call, sizes)
+        finally:
+            current.wait_stream(self.arena.stream)
         structure = capture.first.outputs.structure
         if self.warm_structure is not None and structure != self.warm_structure:
             shown = [str(s)[:200] for s in (self.warm_structure, structure)]
-            self.fall_back(
-                "the structure of its result changes from call to call",
-                CaptureError("graphed_result_changes", function=self.name, first=shown[0], second=shown[1]),
-            )
-            raise RunEagerly(self.why_eager, self.error)
+            error = CaptureError("graphed_result_changes", function=self.name, first=shown[0], second=shown[1])
+            raise self._stays_eager("the structure of its result changes from call to call", error)
         if self.mutates and call.aliases:
-            self.fall_back("it writes to arguments that share memory")
-            raise RunEagerly(self.why_eager, self.error)
+            raise self._stays_eager("it writes to arguments that share memory")
         self.capture, self.why_waits = capture, WARM_UP
         self.shared.n_captures += 1
         if self.arena.graph_nbytes() > self.arena.cap():  # it took more than predicted
@@ -481,7 +478,7 @@ class Captured(CapturedCallable):
                 self.evict("it takes more memory than the limit allows")
                 raise
 
-    def _attempt_twice(self, call: Call, sizes: Sequence[Any]) -> Capture | None:
+    def _attempt_twice(self, call: Call, sizes: Sequence[Any]) -> Capture:
         """Attempt a capture; if memory runs out, free everything else and attempt once more."""
         for _ in range(2):
             try:
@@ -504,8 +501,8 @@ class Captured(CapturedCallable):
         self.n_seen, self.why_waits = self.shared.options.warmup - TRY_AGAIN_AFTER, why
         self.arena.state.report("fallback", f"{why}; these calls run eagerly", self.name)
 
-    def _attempt(self, call: Call, sizes: Sequence[Any]) -> Capture | None:
-        """Make one capture; None if the entry is eager from now on."""
+    def _attempt(self, call: Call, sizes: Sequence[Any]) -> Capture:
+        """Make one capture; raise `RunEagerly` if the entry is eager from now on."""
         shared = self.shared
         inputs = Inputs(shared.buffers, call.args, call.kwargs, call.tensors, sizes, shared.in_place)
         inputs.fill(call.tensors)
@@ -513,16 +510,19 @@ class Captured(CapturedCallable):
             # Nothing may be traced inside a capture: Dynamo must already have code for the entry's own buffers.
             world = shared.front.find(inputs.args, inputs.kwargs)
             if world is None or world.why_pieces or shared.front.has_moved(world, inputs.args, inputs.kwargs):
-                self.fall_back("the trace is not valid for the buffers that a graph would read")
-                return None
+                raise self._stays_eager("the trace is not valid for the buffers that a graph would read")
             self.world = world
         try:
             return Capture(inputs, self.record_over(inputs))
         except CaptureDied as error:
-            self.fall_back(f"it could not be captured: {error}")
+            raise self._stays_eager(f"it could not be captured: {error}") from None
         except NotATree as error:
-            self.fall_back(f"its result cannot be taken apart: {error}")
-        return None
+            raise self._stays_eager(f"its result cannot be taken apart: {error}") from None
+
+    def _stays_eager(self, why: str, error: CaptureError | None = None) -> RunEagerly:
+        """Report why its calls run eagerly from now on; return what this one raises."""
+        self.fall_back(why, error)
+        return RunEagerly(self.why_eager, self.error)
 
     def _of_ring(self, stream: Any, tensors: list[Tensor], repeats_last: bool) -> tuple[Instance, bool]:
         """In hot mode: the graph to launch, and whether its results must be copied out."""
@@ -579,7 +579,8 @@ class Captured(CapturedCallable):
         call = run if copy_results is None else lambda: copy_results(run())
         graph, result = capture_graph(arena, call, pool, on_unsafe=self.on_unsafe, account=self.shared.account)
         homes = self.world.homes if self.world is not None else frozenset()
-        instance = Instance(graph, pool, Outputs(result, inputs.statics, self.warm, homes))
+        is_plain, is_opaque = graph.is_plain, graph.is_opaque
+        instance = Instance(graph, pool, is_plain, is_opaque, Outputs(result, inputs.statics, self.warm, homes))
         inside = [static.tensor for static in inputs.statics]
         written = written_inputs(graph, inside) if instance.mutated else []
         self.mutates = tuple(sorted({*written, *self.mutates}))
@@ -645,31 +646,26 @@ class Padded:
     """Structure of the result."""
 
 
+@dataclass(slots=True, eq=False)
 class Route:
     """How calls of one exact signature run."""
 
-    __slots__ = (
-        "bucketed", "entry", "fast", "fast_of", "has_views", "mark", "padded", "repeats_last", "result_sizes",
-        "why_eager", "why_slow",
-    )  # fmt: skip
-
-    def __init__(self, entry: Captured | None, bucketed: Bucketed | None = None, why_eager: str = "") -> None:
-        self.entry = entry
-        self.bucketed = bucketed
-        self.why_eager = why_eager
-        self.why_slow = ""
-        """Why its replays take the slow path; "" if they do not."""
-        self.fast: Fast | None = None
-        self.fast_of: tuple[object, ...] = ()
-        self.mark = object()
-        """A token for the route, where a reference to the route itself would be a cycle."""
-        self.padded: Padded | None = None
-        """How the bucket serves this size; None until known, and if nothing is padded."""
-        self.repeats_last = False
-        """Whether padding must repeat the last row; it is zero elsewhere."""
-        self.result_sizes: Sequence[Sequence[int] | None] | None = None
-        self.has_views = True
-        """Whether a result may be a view of an argument with another layout than the bucket's buffer."""
+    entry: Captured | None
+    bucketed: Bucketed | None = None
+    why_eager: str = ""
+    why_slow: str = ""
+    """Why its replays take the slow path; "" if they do not."""
+    fast: Fast | None = None
+    fast_of: tuple[object, ...] = ()
+    mark: object = field(default_factory=object)
+    """A token for the route, where a reference to the route itself would be a cycle."""
+    padded: Padded | None = None
+    """How the bucket serves this size; None until known, and if nothing is padded."""
+    repeats_last: bool = False
+    """Whether padding must repeat the last row; it is zero elsewhere."""
+    result_sizes: Sequence[Sequence[int] | None] | None = None
+    has_views: bool = True
+    """Whether a result may be a view of an argument with another layout than the bucket's buffer."""
 
     def fit(self, entry: Captured, tensors: Sequence[Tensor]) -> None:
         """Determine how a replay's results are made the call's, once its bucket is captured.

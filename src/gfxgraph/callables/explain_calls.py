@@ -50,7 +50,7 @@ def explain(graphed: Graphed) -> str:
 def regions(graphed: Graphed) -> list[Any]:
     """The regions that capture the graphs of calls that Dynamo's code runs."""
     found = graphed._front.graphs if graphed._front is not None else []
-    return [region for _, piece in found for region in piece.regions if graphed._pieces or region.has_run]
+    return [region for _, traced in found for region in traced.regions]
 
 
 def _ways(graphed: Graphed) -> list[str]:

@@ -23,7 +23,7 @@ import functools
 import itertools
 import math
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -286,13 +286,7 @@ class Writer(GuardWriter):
     def _copies_in(self, joined: bool) -> None:
         pairs = self._pairs_in()
         light = [i for i, pair in pairs.items() if self.kernel is not None and takes(*pair)]
-        for at in range(0, len(light), MOST) if not joined else ():
-            these = light[at : at + MOST]
-            self._launch(f"in{at}", [pairs[i] for i in these])
-            for k, i in enumerate(these):
-                self.line(f"in{at}_words[{k}] = t{i}.data_ptr()")
-            self.names[f"in{at}_targets"] = [pairs[i][0] for i in these]
-            self.line(f"if in{at}(): refused(in{at}_targets, [{', '.join(f't{i}' for i in these)}])")
+        self._launch_copies("in", {f"t{i}": pairs[i] for i in light} if not joined else {})
         copied = [i for i in pairs if i not in light]
         if not copied:
             self.line("pass")
@@ -316,12 +310,25 @@ class Writer(GuardWriter):
                 f"static{i}.copy_(t{i})"
             )
 
-    def _launch(self, name: str, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Name a prepared launch of copies (target, source), and the words that hold its addresses."""
-        assert self.kernel is not None
-        copies = self.launches.prepare(self.kernel, [part(target, source) for target, source in pairs])
-        self.names[name], self.names[f"{name}_words"] = copies.launch, copies.words
+    def _launch_copies(self, way: str, pairs: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+        """Emit launches of copies.
+
+        Args:
+            way: "in", to the graph's memory, or "back".
+            pairs: target and source, by name of the call's tensor among them, whose address is set in each call.
+        """
         self.names["refused"] = self.launches.refused
+        for at in range(0, len(pairs), MOST):
+            these, name = list(pairs)[at : at + MOST], f"{way}{at}"
+            assert self.kernel is not None
+            copies = self.launches.prepare(self.kernel, [part(*pairs[tensor]) for tensor in these])
+            self.names |= {name: copies.launch, f"{name}_words": copies.words}
+            for k, tensor in enumerate(these, MOST * (way == "back")):
+                self.line(f"{name}_words[{k}] = {tensor}.data_ptr()")
+            self.names[f"{name}_fixed"] = [pairs[tensor][way == "back"] for tensor in these]
+            tensors = f"[{', '.join(these)}]"
+            both = f"{tensors}, {name}_fixed" if way == "back" else f"{name}_fixed, {tensors}"
+            self.line(f"if {name}(): refused({both})")
 
     def _repeat_last(self) -> None:
         """Repeat the last row of the copied data in all of its padding, one dim after the other."""
@@ -485,13 +492,7 @@ class Writer(GuardWriter):
         sources = self._fresh(instance)
         # The caller's copy of a dense result has its strides (torch.empty_like).
         light = [i for i, source in sources.items() if self.kernel is not None and takes(source, source)]
-        for at in range(0, len(light), MOST):
-            these = light[at : at + MOST]
-            self._launch(f"back{at}", [(sources[i], sources[i]) for i in these])
-            for k, i in enumerate(these):
-                self.line(f"back{at}_words[{MOST + k}] = out{i}.data_ptr()")
-            self.names[f"back{at}_sources"] = [sources[i] for i in these]
-            self.line(f"if back{at}(): refused([{', '.join(f'out{i}' for i in these)}], back{at}_sources)")
+        self._launch_copies("back", {f"out{i}": (sources[i], sources[i]) for i in light})
         self._copy_rest(sources, light)
         self._give_back()
         self.give(self._named(instance), instance)
@@ -638,30 +639,19 @@ def make_fast(entry: Captured, route: Route, call: Call) -> Fast | str:
     if sample_every and shared.options.mode is ReplayMode.STANDARD:  # these take the slow path again
         writer.names["is_sampled"] = itertools.cycle((False,) * (sample_every - 1) + (True,)).__next__
         writer.line("if is_sampled(): return MISS")
+    first = capture.first
+    is_joined = all([writer.join(each, () if hot else first.outputs.results) for each in instances])
+    writer.copy_in(joined=is_joined)
     if hot:
-        is_joined = all([writer.join(instance, ()) for instance in instances])
-        if is_joined:
-            writer.copy_in(joined=True)
-        else:
-            writer.copy_in()
         writer.hand_out(instances, is_joined)
-        if not entry.all_held or _why_slow(capture.first):
-            writer.line("return MISS")
-            return writer.function()
-        # All results are held: copy, as by default.
-        if is_joined and writer.join(capture.first, capture.first.outputs.results):
-            writer.launch_joined(capture.first)
-            return writer.function()
-        if is_joined:
+    if hot and (not entry.all_held or _why_slow(first)):
+        writer.line("return MISS")
+    elif is_joined and writer.join(first, first.outputs.results):
+        writer.launch_joined(first)
+    else:  # in hot mode all results are held: they are copied, as by default
+        if hot and is_joined:
             writer.copy_in()
-        writer.copy_out(capture.first)
-        return writer.function()
-    if writer.join(capture.first, capture.first.outputs.results):
-        writer.copy_in(joined=True)
-        writer.launch_joined(capture.first)
-    else:
-        writer.copy_in()
-        writer.copy_out(capture.first)
+        writer.copy_out(first)
     return writer.function()
 
 

@@ -63,7 +63,6 @@ from gfxgraph.callables.trace.dynamo import (
     NOTHING_RETURNED,
     OWN,
     WARM_UP,
-    Calls,
     Frontend,
     is_compiled,
     is_traced_here,
@@ -73,7 +72,7 @@ from gfxgraph.callables.trace.dynamo import (
 )
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.training.bucketed_gradients import BucketedGradients
-from gfxgraph.callables.worlds import Worlds
+from gfxgraph.callables.worlds import TracedGraph, Worlds
 from gfxgraph.capture.record.user_lines import line_of_error
 from gfxgraph.capture.undo import is_ours, unbroken
 from gfxgraph.errors import CaptureError, DriverError
@@ -102,14 +101,14 @@ class Graphed:
     2. Warm-up: the call runs eagerly on the capture stream, ``warmup`` times (`Captured.warm_up`). A call to be
     served by a larger bucket is also compared with a padded run (`_judge`).
     3. Record: the function is captured over static inputs (`Captured.record`).
-    4. Replay: copy in, launch, results (`_replay`); from the second on by a function generated for such calls
-    (`_fast`). A call for which a value that the capture read has changed runs eagerly.
+    4. Replay: copy in, launch, results (`Captured.serve`, as for 2 and 3); from the second on by a function
+    generated for such calls (`_fast`). A call for which a value that the capture read has changed runs eagerly.
     5. Eager for good: `Captured.fall_back` has reported why. If something that 1 saw has changed, start again at 1.
 
     Args:
         fn: the function, method or module.
         options: what ``gfxgraph.graphed`` was asked for.
-        make_piece: makes a callable from each graph that Dynamo finds; None to not trace the function.
+        make_piece: makes what captures a graph that Dynamo finds; None to not trace the function.
         name: its name in reports; by default the function's.
         buffers: memory of static inputs that it shares with other callables.
     """
@@ -151,24 +150,25 @@ class Graphed:
             self._off = self._off or torch_names.why_off("tracing")
         if not (self._off or options.assume_pure or make_piece is None):
             try:
-                self._front = Frontend(fn, functools.partial(make_piece, name=self._name), dynamic=is_dynamic)
+                make_call = functools.partial(TracedGraph, functools.partial(make_piece, name=self._name))
+                self._front = Frontend(fn, make_call, dynamic=is_dynamic)
             except CHANGED as error:
                 self._off = f"{OWN}: {kind_and_line(error)}"
             else:
                 self._run = fn if is_compiled(fn) else self._front.run
-        self._pieces = Calls()
-        """Calls in pieces, by reason."""
         self._shared = Shared(fn, self._run, self._front, self._name, options, buffers, self._is_part)
         self._eager = self._shared.eager
         self.account = self._shared.account
         """How its calls ran."""
-        self.account.pieces, self._slow_ways = self._pieces, self.account.slow
+        self._pieces, self._slow_ways = self._shared.pieces, self.account.slow
         forget = weakref.WeakMethod(self._evict_world)
         self._worlds: Any = Worlds(fn, self._front, self._eager, self._pieces, forget)
         self._captured: Callable[..., Captured] = Captured
         """Makes what captures one signature."""
-        self._padding = Judge(fn, self._run, self._front, self._name, self._dims, self._eager)
-        self._with_gradients = self._in_buckets()
+        self._padding = Judge(self._shared, self._dims)
+        self._with_gradients: BucketedGradients | None = None
+        if self._dims is not None and self._front is not None:
+            self._with_gradients = BucketedGradients(self._shared, self._dims, self._padding, self._worlds)
         if why := why_apart(fn):
             self._fast = functools.partial(run_apart, fn, why, self._eager, self._shared.fall_back)
         self._state: process.Process | None = None
@@ -177,12 +177,6 @@ class Graphed:
         functools.update_wrapper(self, fn, updated=())
         self.account.replays = _asked(self, "_n_calls_by_graph", 0)
         self.account.parts = _asked(self, "_operations", (0, 0))
-
-    def _in_buckets(self) -> BucketedGradients | None:
-        if self._dims is None or self._front is None:
-            return None
-        strict, judge = self._options.strict, self._padding
-        return BucketedGradients(self._fn, self._name, self._dims, judge, self._worlds, self._slow_ways, strict)
 
     # -- one call ---------------------------------------------------------------------------------
 

@@ -16,12 +16,13 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gfxgraph import torch_names
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.signature import (
     MISS,
@@ -47,8 +48,10 @@ from gfxgraph.callables.trace.dynamo import (
     local,
     returned,
 )
+from gfxgraph.callables.trace.trace_result import Found
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of, size_of, storage_address, used_on
+from gfxgraph.process import bridge
 from gfxgraph.watching.watch import Watch
 
 NEEDS_GRADIENTS = "its result needs gradients"
@@ -76,18 +79,10 @@ class Worlds:
     """
 
     def __init__(
-        self,
-        fn: Callable[..., Any],
-        front: Frontend | None,
-        eager: Calls,
-        pieces: Calls,
-        evict: Evict,
+        self, fn: Callable[..., Any], front: Frontend | None, eager: Calls, pieces: Calls, evict: Evict
     ) -> None:
         self._promised = Promised(fn) if front is None else None
-        self._front = front
-        self._eager = eager
-        self._pieces = pieces
-        self._evict = evict
+        self._front, self._eager, self._pieces, self._evict = front, eager, pieces, evict
         self._worlds: dict[Any, World] = {}
         """By key of a call: the world of its last call."""
         self._untraceable = self._changing = ""
@@ -110,6 +105,7 @@ class Worlds:
     def reset(self) -> None:
         """Forget every world, and the program's objects that they hold."""
         self._worlds.clear()
+        self._traced.clear()
         self._bare.clear()
         self.with_gradients.clear()
         self._untraceable = self._changing = ""
@@ -287,7 +283,7 @@ class Worlds:
         if self._bare[found.why] < SETTLED:
             return ""
         assert self._front is not None
-        if any(region.stats()["captures"] for _, piece in self._front.graphs for region in piece.regions):
+        if any(region.stats()["captures"] for _, traced in self._front.graphs for region in traced.regions):
             self._bare[found.why] = -SETTLED
             return ""
         return f"nothing in it is a graph: {found.why}"
@@ -340,14 +336,14 @@ def for_dynamo(call: Call, front: Frontend | None) -> tuple[Args, Kwargs]:
     """
     given = [t for t in call.tensors if t.is_inference() or (t._is_view() and not t.requires_grad)]
     copies = front is not None and front.is_dynamic and not call.aliases
-    others = {id(t): as_buffer(t, copies and t.is_cuda and bool(t.storage_offset())) for t in given}
+    others = {id(t): _as_buffer(t, copies and t.is_cuda and bool(t.storage_offset())) for t in given}
     if not others:
         return call.args, call.kwargs
     change = lambda t: others.get(id(t), t)  # noqa: E731
     return replace(tuple(call.args), change), replace(dict(call.kwargs), change)
 
 
-def as_buffer(tensor: Tensor, copies: bool) -> Tensor:
+def _as_buffer(tensor: Tensor, copies: bool) -> Tensor:
     with torch.inference_mode(False), torch.no_grad():
         if tensor.is_inference() or copies:
             made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
@@ -429,6 +425,121 @@ def zeros_in(structure: object) -> tuple[str, ...]:
 
 
 _ZEROS = ((0.0).hex(), (-0.0).hex())
+
+
+class TracedGraph:
+    """What Dynamo's code calls for one FX graph: the graph itself; in a call that runs in pieces, what captures it.
+
+    Args:
+        make_piece: makes what captures it.
+        found: what Dynamo found. The graph's first run adds what it did, and what its results share.
+    """
+
+    def __init__(self, make_piece: Callable[[Found], Any], found: Found) -> None:
+        self._make_piece = make_piece
+        self._found = found
+        self._graph = found.graph.forward
+        self._is_empty = not any(node.op.startswith("call_") for node in found.graph.graph.nodes)
+        self._has_run = False
+        self.piece: Any = None
+        """What captures it; None before a call ran in pieces."""
+
+    def __call__(self, *inputs: object) -> object:
+        if self._is_empty or bridge.process_for_callables() is None or torch.cuda.is_current_stream_capturing():
+            return self._graph(*inputs)
+        local.n_ran += 1
+        if local.versions is not None:
+            for each in inputs:
+                if isinstance(each, Tensor) and not each.is_inference():
+                    local.versions.setdefault(id(each), (each, each._version))
+        result = None if self._has_run else self._first(inputs)
+        if local.is_raw:
+            return self._graph(*inputs) if result is None else result
+        if self.piece is None:
+            self.piece = self._make_piece(self._found)
+        if result is None:
+            return self.piece(inputs)
+        self.piece.note_run(inputs)
+        return result
+
+    def _first(self, inputs: Sequence[object]) -> tuple[object, ...]:
+        """Run it, and find out whether it does something that no graph can, and what its results share."""
+        self._has_run, found = True, self._found
+        homes = homes_of(inputs, found.outside)
+        tensors = [t for t in inputs if isinstance(t, Tensor)]
+        host = [t for t in tensors if not t.is_cuda and not t.is_inference()]
+        versions, layouts = [t._version for t in host], [tensor_key(t) for t in tensors]
+        with _Draws() as draws:
+            results: tuple[object, ...] = self._graph(*inputs)
+        # A result that lies in an input must be a view of the caller's own tensor: that input is not bound.
+        shared = homes_in_use(homes, results)
+        found.outside = [i for i in found.outside if i not in shared]
+        changed = [tensor_key(t) for t in tensors]
+        # Whether results need gradients because of what the graph does, rather than because of its inputs.
+        has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        made = [t for t in results if isinstance(t, Tensor) and t.requires_grad]
+        found.has_gradients, begins = bool(made), any(t.grad_fn is not None for t in made)
+        if draws.of_host:
+            found.effect = "it draws random numbers on the host"
+        elif versions != [t._version for t in host]:
+            found.effect = "it writes to a tensor on the host"
+        elif layouts != changed:
+            found.effect = what_changed(layouts, changed)
+        elif begins and not has_gradients:
+            found.effect = "it enables gradients inside, and the results of a graph have none"
+        return results
+
+    @property
+    def regions(self) -> list[Any]:
+        """What captures it."""
+        return self.piece.regions if self.piece is not None else []
+
+
+def homes_of(inputs: Sequence[object], which: Iterable[int]) -> dict[int, int]:
+    """The addresses of the storages of these inputs, as far as they are on the device, with their positions."""
+    return {home: i for i in which for home in _homes(inputs[i])}
+
+
+def homes_in_use(homes: Mapping[int, int], results: Iterable[object]) -> set[int]:
+    """The positions of inputs in whose memory a result lies."""
+    return {homes[home] for each in results for home in _homes(each) if home in homes}
+
+
+def _homes(value: object) -> list[int]:
+    if isinstance(value, Tensor) and value.is_cuda and has_layout(value) and value.numel():
+        return [value.untyped_storage().data_ptr()]
+    return []
+
+
+class _Draws(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
+    """Watches a run; afterwards ``of_host`` means that it drew the host's random numbers.
+
+    torch tags operations that may draw: a run without any draws nothing, whatever other threads draw meanwhile.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._may_draw = self.of_host = False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # otherwise compiled code would run, and stay, eager
+
+    def __enter__(self) -> _Draws:
+        self._host = torch.get_rng_state()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.of_host = self._may_draw and not torch.equal(self._host, torch.get_rng_state())
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_torchs = getattr(func, "namespace", "") in ("aten", "prims", "prim")
+        self._may_draw |= not is_torchs or torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
 
 
 class Promised:

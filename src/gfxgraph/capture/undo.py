@@ -34,11 +34,11 @@ from torch.compiler import is_compiling
 
 from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.record.user_lines import locals_of
 from gfxgraph.core import locks
 from gfxgraph.errors import GfxGraphError, MissingTorchName
 from gfxgraph.process import process
 from gfxgraph.types import OUR_MODULES, OUR_PACKAGES
+from gfxgraph.watching.holders import locals_of
 
 
 class Undo:

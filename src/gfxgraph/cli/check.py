@@ -57,6 +57,8 @@ def command(target: str, expressions: tuple[str, ...], simulate: str, form: str,
     else:
         for finding in (*checked.findings, *checked.notes):
             click.echo(finding.annotation() if form == "github" else finding.text())
+        if form != "github" and checked.inputs:
+            click.echo(f"reads {', '.join(checked.inputs)}")
         graphs = "one graph" if checked.n_graphs == 1 else f"{checked.n_graphs} graphs"
         n = len(checked.findings)
         click.echo(f"{target}: {graphs}, {checked.n_operations} operations, {n} finding{'' if n == 1 else 's'}")

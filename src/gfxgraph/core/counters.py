@@ -27,6 +27,10 @@ class Counters:
         with self._lock:
             self._counts[name] += n
 
+    def set(self, name: str, n: int) -> None:
+        with self._lock:
+            self._counts[name] = n
+
     def event(self, kind: str, reason: str, op: str = "", where: str = "") -> bool:
         """Count an event. Returns True the first time this kind, op and reason is seen (log it then)."""
         key = (kind, reason, op, where)
@@ -74,6 +78,7 @@ class Counters:
             "reloads_followed": counts["reload_followed"],
             "reloads_refused": counts["reload_refused"],
             "tensors_followed": counts["reload_tensors"],
+            "reload_bytes_kept": counts["reload_nbytes"],
             "inputs_only_graphs_hold": counts["input_let_go"],
             "opaque_launches": counts["opaque"],
             "not_recorded": counts["not_recorded"],

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.capture.record.user_lines import is_library_code, locals_of
+from gfxgraph.capture.record.user_lines import is_library_code
 from gfxgraph.capture.replay.graph_tensors import has_layout
+from gfxgraph.watching.holders import locals_of
 
 _TORCH_MODULE = torch.nn.Module
 
@@ -26,14 +27,11 @@ class TensorNames:
         frame = frame if frame is not None else sys._getframe(1)
         while frame is not None:
             if not is_library_code(frame.f_code):
-                self._note_locals(frame)
+                self._note(locals_of(frame), "")
             frame = frame.f_back
         main = sys.modules.get("__main__")
         if main is not None:
             self._note(vars(main), "")
-
-    def _note_locals(self, frame: FrameType) -> None:
-        self._note(locals_of(frame), "")
 
     def _note(self, scope: Any, prefix: str) -> None:
         for name, item in list(scope.items()):

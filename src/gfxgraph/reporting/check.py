@@ -28,6 +28,7 @@ from gfxgraph.capture.replay.program import Program, ReadStep
 from gfxgraph.core.unsafe import Kind
 from gfxgraph.errors import CaptureError, CommandError, GfxGraphError
 from gfxgraph.process import calls, process
+from gfxgraph.reporting.reading import read_capture
 from gfxgraph.reporting.rewrites import rewrite, why_unsafe
 
 SPLITS, BREAKS = "splits", "breaks"
@@ -91,6 +92,8 @@ class Checked:
     n_operations: int
     notes: tuple[UncapturedPlace, ...] = ()
     """What a graph holds otherwise than a reader of the function may think; no reason against a capture."""
+    inputs: tuple[str, ...] = ()
+    """What a replay reads from outside, by the places that hold it."""
     replay: dict[str, int] | None = None
     """How one replay ran: by way, as ``gfxgraph.stats()["calls"]`` counts it; None if there was none."""
 
@@ -236,8 +239,13 @@ def check(fn: Callable[..., object], args: Sequence[object] = (), *, target: str
     findings = sorted(kept.values(), key=lambda f: (f.file, f.line, f.op))
     findings = [replace(f, then=outcomes.get((f.file, f.line), "") if f.kind == SPLITS else "") for f in findings]
     notes = [*seen.found.values(), *_baked(fn, args)]
+    for _, _, value, attribute, entry in graph._held.numbers if graph._held is not None else ():
+        notes.append(
+            UncapturedPlace(BAKED, f"{attribute} = {value}", *(_place(str(entry.where)) or home), _STAYS, "")
+        )
+    inputs = read_capture(graph).inputs if graph._program is not None else ()
     name = target or getattr(fn, "__qualname__", str(fn))
-    return Checked(name, tuple(findings), len(segments), n_operations, tuple(notes), _replayed(graph))
+    return Checked(name, tuple(findings), len(segments), n_operations, tuple(notes), inputs, _replayed(graph))
 
 
 def _replayed(graph: BridgedGraph) -> dict[str, int] | None:
@@ -291,6 +299,7 @@ class _Effects:
                 self.found.setdefault(place, UncapturedPlace(ONCE, name, *place, _ONCE, ""))
 
 
+_STAYS = "the capture's values stay; another value needs another capture, or a tensor on the device"
 _ONCE = "it runs once, in the capture; no replay repeats it"
 
 
@@ -307,8 +316,7 @@ def _baked(fn: Callable[..., object], args: Sequence[object]) -> Iterator[Uncapt
         found |= {name: value for name, value in values.items() if type(value) in (int, float)}
     if found:
         told = ", ".join(f"{name} = {value!r}" for name, value in found.items())
-        reason = "the capture's values stay; another value needs another capture, or a tensor on the device"
-        yield UncapturedPlace(BAKED, told, *place, reason, "")
+        yield UncapturedPlace(BAKED, told, *place, _STAYS, "")
 
 
 def run(target: str, expressions: Sequence[str] = (), profile: str = "hip") -> Checked:

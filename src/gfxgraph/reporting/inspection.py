@@ -87,6 +87,10 @@ class InspectedStep:
         return f"{text}: {self.why}" if self.why else text
 
 
+MOST_SHOWN = 8
+"""Names of inputs and numbers in the text; the object has all."""
+
+
 @dataclass(frozen=True, slots=True)
 class InspectedCapture:
     """One captured graph.
@@ -95,6 +99,7 @@ class InspectedCapture:
         name: where it was captured, or its signature in a graphed callable.
         externals: tensors from outside that a replay reads.
         outputs: results that outlive the capture.
+        numbers: attributes of what holds the inputs that are constants of the graph, with values and lines.
         pool_nbytes: memory of the pool it was captured into, which others may share.
     """
 
@@ -107,6 +112,7 @@ class InspectedCapture:
     pool_nbytes: int = 0
     n_replays: int = 0
     is_recorded: bool = True
+    numbers: tuple[str, ...] = ()
 
     @property
     def segments(self) -> list[InspectedStep]:
@@ -125,6 +131,11 @@ class InspectedCapture:
         return sum(step.n_nodes for step in self.segments)
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of what a replay reads from outside, by the places that hold it."""
+        return tuple(dict.fromkeys(each.name for each in self.externals if each.name))
+
+    @property
     def driver_nbytes(self) -> int | None:
         known = [step.driver_nbytes for step in self.segments if step.driver_nbytes is not None]
         return sum(known) if known else None
@@ -135,6 +146,9 @@ class InspectedCapture:
         lines += [f"   instead: {step.rewrite}" for step in self.host_steps if step.rewrite]
         sizes = f"{len(self.externals)} inputs {_total(self.externals)}, {len(self.outputs)} results "
         lines.append(f"   {sizes}{_total(self.outputs)}, pool {shown(self.pool_nbytes)}")
+        for title, all_of in (("reads", self.inputs), ("constants:", self.numbers)):
+            more = f" and {len(all_of) - MOST_SHOWN} more" if len(all_of) > MOST_SHOWN else ""
+            lines += [f"   {title} {', '.join(all_of[:MOST_SHOWN])}{more}"] if all_of else []
         if self.driver_nbytes is not None:
             lines.append(f"   driver memory of its graph execs: {shown(self.driver_nbytes)}")
         for (name, where), n in Counter((n.name or n.kind, n.where) for n in self.nodes).most_common(5):

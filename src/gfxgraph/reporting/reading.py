@@ -92,7 +92,7 @@ def read_capture(graph: BridgedGraph, label: str = "", names: TensorNames | None
     steps = tuple(_step(step, program, names) for step in program.steps)
     where = next((step.where for step in steps if step.where), "")
     where = where or next((node.where for step in steps for node in step.nodes if node.where), "")
-    pool = pool_of(graph)
+    pool, numbers = pool_of(graph), graph._held.numbers if graph._held is not None else []
     return InspectedCapture(
         name=label or (f"graph captured at {where}" if where else "a graph"),
         where=where,
@@ -102,6 +102,7 @@ def read_capture(graph: BridgedGraph, label: str = "", names: TensorNames | None
         pool=pool,
         pool_nbytes=sum(end - start for start, end in pool_ranges(pool)) if pool is not None else 0,
         n_replays=graph.n_replays,
+        numbers=tuple(f"{name} = {value} ({entry.where})" for _, _, value, name, entry in numbers),
         is_recorded=any(segment.tape.rows for segment in program.segments) or not program.segments,
     )
 

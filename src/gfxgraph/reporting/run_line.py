@@ -31,6 +31,10 @@ _TEXT = {
     "eager": (", {n:,} eager: {why}", "，{n:,} 次即时执行：{why}"),
     "raised": ("; {n:,} {why}{at}", "；{n:,} 次 {why}{at}"),
     "slow": ("; {n:,} took the slow way: {why}", "；{n:,} 次走慢路径：{why}"),
+    "followed": (
+        "{n:,} reload{s} followed ({tensors:,} tensors copied into the graphs' memory, {mib:,.0f} MiB kept)",
+        "跟随了 {n:,} 次重新加载（{tensors:,} 个张量复制到图的内存，另占 {mib:,.0f} MiB）",
+    ),
     "at": (" at {0}", "，位于 {0}"),
     "more": ("{0:,} more reasons ({1:,})", "另 {0:,} 种原因（{1:,}）"),
     "of": (" ({0:,} processes)", "（{0:,} 个进程）"),
@@ -45,6 +49,7 @@ _TEXT = {
         "{n} 次重放与即时执行不同，已使用后者的结果：gfxgraph doctor --why",
     ),
     "fallback": ("first fallback{at}: {why}", "首次回退{at}：{why}"),
+    "held": ("{n:,} inputs may be stale: {why}{at}", "{n:,} 个输入可能已过时：{why}{at}"),
     "unused": ("{n:,} captured, none replayed", "捕获了 {n:,} 个图，均未重放"),
     "nothing": (
         "nothing was captured; gfxgraph.graphed(function) captures a function",
@@ -78,7 +83,7 @@ def told(
     counts = {key: sum(row.get(key) or 0 for row in rows) for key in COUNTED}
     first, is_fine = _next(status, rows, account, is_guarded, is_chinese)
     calls = _calls(account, is_chinese)
-    parts = [part for part in (calls, first) if part]
+    parts = [part for part in (calls, _followed(rows, is_chinese), first) if part]
     line = "; ".join(parts) + (_text("of", is_chinese).format(len(rows)) if len(rows) > 1 else "")
     if not is_page and not is_fine and rows and status >= 0 and calls:
         line += _text("page", is_chinese)
@@ -120,6 +125,16 @@ def _calls(account: dict[str, Any], is_chinese: bool) -> str:
         name, why, n = max(slow, key=lambda each: each[2])
         text += _text("slow", is_chinese).format(n=sum(n for _, _, n in slow), why=f"{name}, {why}")
     return text
+
+
+def _followed(rows: Sequence[dict[str, Any]], is_chinese: bool) -> str:
+    """What graphs were given of what the program replaced; "" if nothing."""
+    n, tensors, kept = (
+        sum(row.get(key) or 0 for row in rows)
+        for key in ("reloads_followed", "tensors_followed", "reload_bytes_kept")
+    )
+    text = _text("followed", is_chinese).format(n=n, s="s" * (n != 1), tensors=tensors, mib=kept / 2**20)
+    return text if n else ""
 
 
 def ranked(account: dict[str, Any], way: str) -> list[tuple[dict[str, Any], str, int]]:
@@ -168,8 +183,10 @@ def _next(
 ) -> tuple[str, bool]:
     """What to look at first besides the calls; and whether there is nothing to do."""
     captured, failed = (sum(row.get(key) or 0 for row in rows) for key in ("capture_count", "validation_failures"))
-    events = [event for row in rows for event in row.get("events") or () if event["kind"] == "fallback"]
-    event = events[0] if events else {"where": "", "op": "", "reason": ""}
+    kinds = {"fallback": "fallback", "input_let_go": "held", "number_kept": "held"}
+    events = [event for row in rows for event in row.get("events") or () if event["kind"] in kinds]
+    events.sort(key=lambda event: event["kind"])
+    event = events[0] if events else {"kind": "", "where": "", "op": "", "reason": "", "count": 0}
     n_calls = sum(account[way] for way in WAYS)
     is_whole = not (account["in_pieces"] or account["raised"]) and all(
         set(table["eager"]) <= {WARM_UP} and max([0, *(table.get("slow") or {}).values()]) < 2
@@ -185,7 +202,7 @@ def _next(
     elif failed:
         key = "validation_failed"
     elif events:
-        key = "fallback"
+        key = kinds[str(event["kind"])]
     elif not n_calls:
         key = "unused" if captured else "nothing"
     elif is_whole and account["by_graph"]:
@@ -193,7 +210,9 @@ def _next(
     at = _text("at", is_chinese).format(event["where"]) if event["where"] else ""
     why = " ".join(f"{event['op']} {event['reason']}".split())
     text = _text(key, is_chinese) if key else ""
-    n = failed if key == "validation_failed" else captured
+    n = {"validation_failed": failed, "held": sum(each.get("count", 1) for each in events)}.get(key, captured)
+    if key == "held":
+        why = why.partition(", ")[0]
     return text.format(how=how_ended(status), n=n, at=at, why=why), key == "fine"
 
 

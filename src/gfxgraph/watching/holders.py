@@ -13,10 +13,11 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import sys
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -27,6 +28,8 @@ from torch.optim import Optimizer
 
 GONE = object()
 """What is found at a place that is no more."""
+REPLACED = object()
+"""What is found where another module is, or none."""
 MOST_OBJECTS = 20_000
 """Looked at in one search: a twentieth of a second."""
 _SLOTS = ("_parameters", "_buffers", "_modules")
@@ -41,6 +44,8 @@ MOST_ITEMS = 10_000
 _MODULES_OWN = frozenset(vars(nn.Module()))
 """A module's slots, hooks and flags."""
 _NONE: dict[str, Any] = {}
+_LOCALS_ARE_COPIES = sys.version_info < (3, 13)
+_HELD_HERE_ALONE = 3  # by the frame, by the variable, by the question
 _storage_of = Tensor.untyped_storage
 
 
@@ -70,22 +75,55 @@ class Holder:
 
     owner: Callable[[], Any] | None
     """Refers weakly to the object of the last step; None for a dict's or list's."""
-    container: Any = None
-    """A dict or list that the way begins with, which is kept alive."""
+    variable: tuple[str, Any, type] | None = None
+    """The variable that the way begins at: its name, its scope (see `Search.names`) and what was in it."""
 
     def now(self) -> Any:
-        """What is there; `GONE` if nothing is."""
-        value = self.root()
+        """What is there; `GONE` if nothing is, `REPLACED` if a module on the way was replaced or taken out."""
+        found, at, before = self._reach()
+        owner = self.owner() if self.owner is not None else at
+        if found is not GONE or at is owner or at is None:
+            return found
+        if _is_module_type(before) or (_is_module_type(at) and (before is None or owner is None)):
+            return REPLACED
+        return step(owner, *self.steps[-1])  # reached in another way, if it is alive
+
+    def _reach(self) -> tuple[Any, Any, Any]:
+        """What is there, the object in which the way ends, and the one before."""
+        before, at = None, self.root()
         for kind, key in self.steps[:-1]:
-            value = step(value, kind, key)
-        if self.owner is not None and (value is None or value is GONE):  # reached in another way, if it is alive
-            value = self.owner()
-        return step(value, *self.steps[-1]) if self.steps else value
+            value = step(at, kind, key)
+            if value is None or value is GONE:
+                return GONE, at, before
+            before, at = at, value
+        return (step(at, *self.steps[-1]) if self.steps else at), at, before
+
+    @property
+    def container(self) -> Any:
+        """A dict, a list or another object without weak references that the way begins with: it is kept alive."""
+        return self.root.args[0] if type(self.root) is functools.partial else None
 
     @property
     def is_dead(self) -> bool:
         """Whether the object that held it is no more."""
         return self.owner() is None if self.owner is not None else self.root() is None
+
+    @property
+    def is_let_go(self) -> bool:
+        """Whether the variable of its container has something else."""
+        return self.container is not None and self.variable is not None and self._bound() is not self.container
+
+    @property
+    def is_bound_anew(self) -> bool:
+        """Whether there is something else of the kind that the way led through, which a call would use."""
+        _, at, before = self._reach()
+        if at is None or self.is_let_go:
+            return self.variable is not None and type(self._bound()) is self.variable[2]
+        return before is not None
+
+    def _bound(self) -> Any:
+        name, scope, _ = self.variable or ("", None, None)
+        return bound_to(name, scope)
 
     def ways(self) -> Iterator[tuple[Any, str, Any]]:
         """For each step: the object, and its kind and key."""
@@ -93,6 +131,37 @@ class Holder:
         for kind, key in self.steps:
             yield value, kind, key
             value = step(value, kind, key)
+
+
+def locals_of(frame: FrameType) -> Mapping[str, object]:
+    """The frame's variables now.
+
+    Before Python 3.13 a function's ``f_locals`` is a copy that its frame keeps, and with it all that the function has
+    dropped since; nobody else's, that copy is emptied again.
+    """
+    scope = frame.f_locals
+    if _LOCALS_ARE_COPIES and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        found = dict(scope)
+        if sys.getrefcount(scope) == _HELD_HERE_ALONE:  # the program has not called locals()
+            scope.clear()
+        return found
+    return scope
+
+
+def bound_to(name: str, scope: Any) -> Any:
+    """What a variable has now; None if it is gone.
+
+    Args:
+        scope: a module's dict, a closure's cell, or the code of a function, whose running call is asked.
+    """
+    if isinstance(scope, dict):
+        return scope.get(name)
+    if isinstance(scope, types.CellType):
+        return next(iter(gc.get_referents(scope)), None)
+    frame: FrameType | None = sys._getframe(1)
+    while scope is not None and frame is not None and frame.f_code is not scope:
+        frame = frame.f_back
+    return locals_of(frame).get(name) if scope is not None and frame is not None else None
 
 
 def step(owner: Any, kind: str, key: Any) -> Any:
@@ -111,7 +180,15 @@ def step(owner: Any, kind: str, key: Any) -> Any:
         names = own.get(slot) or _NONE
         if key in names:
             return names[key]
-    return getattr(owner, key, GONE) if own is _NONE else GONE
+    for each in type(owner).__mro__:
+        if key in vars(each):  # a slot, or a tensor that all objects of the class share
+            member = vars(each)[key]
+            return getattr(owner, key, GONE) if type(member) is types.MemberDescriptorType else _shared(member)
+    return GONE
+
+
+def _shared(member: Any) -> Any:
+    return member if isinstance(member, Tensor) else GONE
 
 
 class Search:
@@ -125,14 +202,15 @@ class Search:
         self.found: dict[int, list[tuple[Holder, Tensor]]] = {each: [] for each in wanted}
         self.names: dict[int, tuple[str, Any]] = {}
         """Of those that a variable holds, or another place that cannot be watched: a name; of a variable its scope,
-        the code of a function or the dict of a module.
+        the code of a function, the dict of a module or a closure's cell.
         """
         self._missing = set(self.found)
         self._seen: dict[int, _Reached] = {}
         self._queue: deque[_Reached] = deque()
         self._held: list[tuple[int, _Reached]] = []
+        self._shared: dict[type, list[tuple[str, Tensor]]] = {}
 
-    def from_frames(self, frame: FrameType | None, locals_of: Callable[[FrameType], Any]) -> Search:
+    def from_frames(self, frame: FrameType | None) -> Search:
         """Search from a frame outwards until each storage has a holder."""
         while frame is not None and self._missing and len(self._seen) < MOST_OBJECTS:
             code, variables = frame.f_code, locals_of(frame)
@@ -145,7 +223,7 @@ class Search:
         for storage, node in self._held:
             holder = _holder(node)
             if holder is None:
-                self.names.setdefault(storage, (node.name, node.key if node.up is None else None))
+                self.names.setdefault(storage, (node.name, None if type(node.key) is str else node.key))
             else:
                 self.found[storage].append((holder, node.value))
         return self
@@ -186,7 +264,7 @@ class Search:
         elif issubclass(kind, Optimizer):
             for name in ("param_groups", "state"):
                 self._meet(getattr(value, name), node, name, True, f"{type(value).__name__}.{name}")
-        elif kind in (dict, list, tuple, *_ORDERED):
+        elif kind in (dict, list, *_ORDERED) or tuple in kind.__mro__:
             for name, item in [*(value.items() if issubclass(kind, dict) else enumerate(value))][:MOST_ITEMS]:
                 shown = repr(name) if type(name) in (int, str) else "..."
                 self._meet(item, node, name, True, f"{node.name}[{shown}]")
@@ -207,13 +285,15 @@ class Search:
         value = node.value
         self._globals(value.__code__, value.__globals__)
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
-            self._meet(next(iter(gc.get_referents(cell)), None), node, name, False, name)
+            self._meet(next(iter(gc.get_referents(cell)), None), node, cell, False, name)
         for item in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()):
             self._meet(item, node, None, False, node.name)
 
     def _look_into_other(self, node: _Reached) -> None:
         """An object of any other class: its own dict is asked for only where it leads on."""
         value, inner = node.value, gc.get_referents(node.value)
+        for key, shared in self._of_class(type(value)):
+            self._meet(shared, node, key, True, f"{type(value).__name__}.{key}")
         if all(issubclass(type(each), _OPAQUE) for each in inner):
             return
         names = {id(item): name for name, item in _attributes(value)}
@@ -227,6 +307,13 @@ class Search:
                 for name, each in [*own.items()]:
                     self._meet(each, node, name, True, f"{type(value).__name__}.{name}")
 
+    def _of_class(self, kind: type) -> list[tuple[str, Tensor]]:
+        """Tensors that all objects of a class share."""
+        if kind not in self._shared:
+            rows = [row for each in kind.__mro__ for row in vars(each).items()]
+            self._shared[kind] = [(name, item) for name, item in rows if isinstance(item, Tensor)]
+        return self._shared[kind]
+
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     yield from [*getattr(value, "__dict__", {}).items()]
@@ -239,7 +326,11 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_module(node: _Reached | None) -> bool:
-    return node is not None and issubclass(type(node.value), nn.Module)
+    return node is not None and _is_module_type(node.value)
+
+
+def _is_module_type(value: object) -> bool:
+    return issubclass(type(value), nn.Module)
 
 
 def _is_in(known: _Reached, node: _Reached | None) -> bool:
@@ -269,12 +360,19 @@ def _holder(node: _Reached) -> Holder | None:
     owner = node.up
     own = vars(owner.value) if owner is not None and _is_module(owner) else {}
     is_slot = any(node.key in (own.get(slot) or ()) for slot in _SLOTS[:2])
-    last = weakref.ref(owner.value) if owner is not None and steps[-1][0] == "attribute" else None
-    try:
-        return Holder(weakref.ref(at.value), tuple(steps), node.name, is_slot, last)
-    except TypeError:  # a dict or a list
-        return Holder(functools.partial(_same, at.value), tuple(steps), node.name, is_slot, last, at.value)
+    last = _weakly(owner.value) if owner is not None and steps[-1][0] == "attribute" else None
+    root, variable = _weakly(at.value), (at.name, at.key, type(at.value)) if type(at.key) is not str else None
+    root = root or functools.partial(_same, at.value)
+    return Holder(root, tuple(steps), node.name, is_slot, last, variable)
 
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _weakly(value: Any) -> Callable[[], Any] | None:
+    """A weak reference; None if it takes none, as dicts, lists and many objects with slots."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return None

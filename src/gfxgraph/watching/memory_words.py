@@ -155,12 +155,7 @@ def words_of_list(value: list[Any]) -> tuple[list[int], list[int]] | None:
 
 
 TAG_AT = 3 * ctypes.sizeof(ctypes.c_ssize_t)
-"""Offset of a dict's version number: after its reference count, type and length."""
-
-
-def tag_of(each: dict[Any, Any]) -> int:
-    """Address of a dict's version number (CPython 3.11)."""
-    return id(each) + TAG_AT
+"""Offset of a dict's version number (CPython 3.11): after its reference count, type and length."""
 
 
 # -- tensors ----------------------------------------------------------------------------------------------
@@ -227,24 +222,37 @@ def words_of(tensor: Tensor) -> tuple[list[int], list[int], Any] | None:
 
 
 @functools.cache
-def _address_places(n_dims: int) -> tuple[int, int, int, int] | None:
-    """Offsets, in a ``TensorImpl``, of the storage, of the tensor's offset in it and of its first stride, and of the
-    memory's address in the storage.
+def _address_places(n_dims: int) -> tuple[list[int], int] | None:
+    """Offsets in a ``TensorImpl``: of the storage, of the tensor's offset in it, of the number of elements, the dtype
+    and, with several dims, of the first stride; and in the storage, of the memory's address.
     """
     with torch.inference_mode(False), torch.no_grad():
-        strides = tuple(range(1001, 1001 + max(n_dims, 1)))
-        whole = torch.zeros(16384, device="cpu")
-        sample = whole.as_strided((1,) * len(strides), strides, 12345)
+        n = max(n_dims, 1)
+        strides, whole = tuple(range(1001, 1001 + n)), torch.zeros(32768, device="cpu")
+        sample = whole.as_strided((1,) * n, strides, 12345)
         words, storage = words_at(sample._cdata, _IMPL_WORDS), whole.untyped_storage()
         held = words_at(storage._cdata, _STORAGE_WORDS)
-        found = [_only(words, storage._cdata), _only(words, 12345), _only(words, 1001)]
-        at = held.index(storage.data_ptr()) * _WORD if storage.data_ptr() in held else None
-    places = [place for place in (*found, at) if place is not None]
-    return (places[0], places[1], places[2], places[3]) if len(places) == 4 else None
+        found = [_only(words, each) for each in (storage._cdata, 12345, *strides[: n_dims > 1])]
+        sizes = [tuple(1 + (i == dim) for i in range(n)) for dim in range(n)]
+        of_size = [_changed(sample, whole.as_strided(size, strides, 12345)) for size in sizes]
+        of_dtype = _changed(sample, sample.view(torch.int32))
+    found += [_WORD * max(each) if each else None for each in (set.intersection(*of_size) - of_dtype, of_dtype)]
+    places = [place for place in found if place is not None]
+    at = held.index(storage.data_ptr()) * _WORD if storage.data_ptr() in held else None
+    return (places, at) if at is not None and len(places) == len(found) else None
+
+
+def _changed(sample: Tensor, other: Tensor) -> set[int]:
+    """Which words of its ``TensorImpl`` change where it is given the other's data."""
+    before, kept = words_at(sample._cdata, _IMPL_WORDS), sample.data
+    sample.data = other
+    found = {i for i, word in enumerate(words_at(sample._cdata, _IMPL_WORDS)) if word != before[i]}
+    sample.data = kept
+    return found
 
 
 def words_to(tensor: Tensor) -> list[int] | None:
-    """Words behind the Python object that change with the tensor's address, which a graph depends on.
+    """Words behind the Python object that change with what a graph depends on: the tensor's address and layout.
 
     Its storage must be kept alive, and be what it holds; None if it must be compared in Python.
     """
@@ -253,10 +261,9 @@ def words_to(tensor: Tensor) -> list[int] | None:
         return None
     impl, storage = tensor._cdata, tensor.untyped_storage()
     home = storage._cdata
-    found = [impl + places[0], impl + places[1], home + places[3]]
-    if _word_at(found[0]).value != home or _word_at(found[2]).value != storage.data_ptr():
+    if _word_at(impl + places[0][0]).value != home or _word_at(home + places[1]).value != storage.data_ptr():
         return None
-    return found + ([impl + places[2]] if tensor.dim() > 1 else [])
+    return [home + places[1], *(impl + place for place in places[0])]
 
 
 _word_at = ctypes.c_uint64.from_address

@@ -35,14 +35,14 @@ import re
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.watching.memory_words import TAG_AT, differ, tag_of, word_of, words_of, words_of_list
+from gfxgraph.watching.memory_words import TAG_AT, differ, word_of, words_of, words_of_list
 
 NOTHING = object()
 _NAMES_OF_READERS = frozenset(("super", "object", "__getattribute__"))
@@ -83,7 +83,9 @@ class Watch:
         kept = None
         if not HAS_TAGS and not self.unwatched and self.dicts:
             try:
-                kept = Watchers(self.dicts.values(), self.keys)
+                kept = Watchers()
+                for at, each in self.dicts.items():
+                    kept.add(each, self.keys[at])
             except (RuntimeError, AttributeError):
                 self.unwatched = "a dict (this Python has no watchers left)"
         if self.unwatched:
@@ -91,7 +93,7 @@ class Watch:
         lines, names = self.lines, self.names
         first, behind, asked = list(self.words), list(self.words_behind), []
         if HAS_TAGS:
-            first += [tag_of(each) for each in self.dicts.values()]
+            first += [id(each) + TAG_AT for each in self.dicts.values()]
             self.held += self.dicts.values()
         for tensor in tensors:
             found = words_of(tensor)
@@ -101,13 +103,8 @@ class Watch:
                 first += found[0]
                 behind += found[1]
                 self.held.append(found[2])
-        before = []
         if kept is not None:
             names["kept"] = kept
-            before.append("if kept.has_changed: return False")
-        for phase in (first, behind):
-            if phase:
-                before.append(f"if {differ(phase, f'words{len(before)}', names)}: return False")
         if asked:
             names["tensors_are_same"] = same_tensors(asked)
             lines.append("if not tensors_are_same(): return False")
@@ -115,16 +112,7 @@ class Watch:
             names[f"host{i}"], names[f"value{i}"], names["equal"] = tensor, value, torch.equal
             lines.append(f"if not equal(host{i}, value{i}): return False")
         names["held"] = (self.held, tensors)
-        # Its objects are default arguments, which CPython reads as fast as locals.
-        given = ", ".join(f"{name}={name}" for name in names)
-        body = "\n        ".join([*before, *lines, "return True"])
-        caught = "    except (AttributeError, ValueError):\n        return False\n"
-        scope = dict(names)
-        exec(compile(f"def is_same({given}):\n    try:\n        {body}\n{caught}", "<watch>", "exec"), scope)
-        made: Callable[[], bool] = scope["is_same"]
-        for name in (*names, "is_same"):  # it has them as defaults; here they would make a cycle
-            del scope[name]
-        return made
+        return compiled((first, behind), lines, names, changed=False)
 
     def watch(self, each: dict[Any, Any], names: Iterable[str] | None) -> None:
         """Watch a dict: the values of some names, or everything."""
@@ -277,6 +265,31 @@ class Watch:
         return name
 
 
+def compiled(
+    phases: Iterable[list[int]], lines: list[str], names: dict[str, Any], *, changed: bool
+) -> Callable[[], bool]:
+    """A function that returns ``changed`` if something has.
+
+    Args:
+        phases: addresses of words, which are compared first: what is behind a pointer after the pointer.
+        lines: further questions, each a line that returns.
+        names: what these use; "kept" are `Watchers`.
+    """
+    before = [f"if kept.has_changed: return {changed}"] if "kept" in names else []
+    words = [differ(phase, f"words{n}", names) for n, phase in enumerate(phases) if phase]
+    before += [f"if {each}: return {changed}" for each in words]
+    # Its objects are default arguments, which CPython reads as fast as locals.
+    given = ", ".join(f"{name}={name}" for name in names)
+    body = "\n        ".join([*before, *lines, f"return {not changed}"])
+    caught = f"    except (AttributeError, ValueError):\n        return {changed}\n"
+    scope = dict(names)
+    exec(compile(f"def asked({given}):\n    try:\n        {body}\n{caught}", "<watch>", "exec"), scope)
+    made: Callable[[], bool] = scope["asked"]
+    for name in (*names, "asked"):  # it has them as defaults; here they would make a cycle
+        del scope[name]
+    return made
+
+
 class _Every(set[str]):
     """A set that contains every name."""
 
@@ -369,32 +382,15 @@ HAS_TAGS = sys.version_info < (3, 12)
 
 
 class Watchers:
-    """Dicts watched by CPython (3.12 and later)."""
+    """Dicts watched by CPython (3.12 and later); where they have numbers, only which they are.
 
-    def __init__(self, dicts: Iterable[dict[Any, Any]], names: Mapping[int, set[str]]) -> None:
-        self.has_changed = False
-        self._names = names
-        watched = list(dicts)
-        for each in watched:
-            _watch(each, self)
-        # The dicts are kept alive until they are unwatched: one that died while watched would call back.
-        weakref.finalize(self, _let_go, watched).atexit = False
-
-    def changed(self, address: int, key: int | None) -> None:
-        """Called when the dict at ``address`` is about to change, at the key at ``key`` or as a whole."""
-        names = self._names.get(address)
-        if names is None or key is None or ctypes.cast(key, ctypes.py_object).value in names:
-            self.has_changed = True
-
-
-class Watched(Watchers):
-    """Dicts of objects that may die meanwhile, which counts as a change; those of no object are kept alive.
+    Those of objects that may die meanwhile, which counts as a change; those of no object are kept alive.
 
     Args:
         place: gives the program's running line, where a change is made.
     """
 
-    def __init__(self, place: Callable[[], Any]) -> None:
+    def __init__(self, place: Callable[[], object] = lambda: None) -> None:
         self.has_changed = False
         self.may_be_swapped = False
         """Whether tensors may have exchanged what is behind their Python objects."""
@@ -402,49 +398,56 @@ class Watched(Watchers):
         """The line of the last change; None if it is not known (3.11)."""
         self._place = place
         self._names: dict[int, set[str]] = {}
-        self.held: list[object] = []
-        self._alive: dict[int, None] = {}
+        self.held: dict[int, dict[Any, Any] | list[Any]] = {}
+        """Dicts and lists of no object, by identity, which are kept alive."""
+        self._owners: list[weakref.ref[Any]] = []
+        self._alive: dict[int, object] = {}
+        """By address, with what tells one dict from a later one there."""
         _every.add(self)
         if not HAS_TAGS:
             weakref.finalize(self, _forget, self._alive).atexit = False
 
-    def add(self, each: dict[Any, Any], name: Any, owner: object) -> None:
-        """Watch what stands under a name in ``each``, the dict of ``owner``; None if it is nobody's."""
-        if id(each) not in self._names:
-            self._names[id(each)] = set()
-            died = functools.partial(_died, weakref.ref(self), self._alive, id(each))
-            self.held.append(each if owner is None else weakref.ref(owner, died))
-            self._alive[id(each)] = None
-            if not HAS_TAGS:
-                _watch(each, self)
-        self._names[id(each)].add(name)
+    def add(self, each: dict[Any, Any], names: set[Any], owner: object = None) -> None:
+        """Watch what stands under names in ``each``, the dict of ``owner``; None if it is nobody's."""
+        if id(each) in self._names:
+            self._names[id(each)] |= names
+            return
+        if not HAS_TAGS:
+            _watch(each, self)
+        self._names[id(each)] = names
+        self._alive[id(each)] = here = object()
+        if owner is None:
+            self.held[id(each)] = each
+        else:
+            died = functools.partial(_died, weakref.ref(self), self._alive, id(each), here)
+            self._owners.append(weakref.ref(owner, died))
 
     @property
     def tags(self) -> list[int]:
         """Addresses of the numbers of the dicts' states (3.11)."""
         return [address + TAG_AT for address in self._alive] if HAS_TAGS else []
 
-    def hold(self, each: object) -> None:
-        if not any(each is other for other in self.held):
-            self.held.append(each)
-
     def let_go(self, used: set[int]) -> None:
         """Keep no dict or list alive but these, by identity."""
-        for each in [each for each in self.held if isinstance(each, dict | list) and id(each) not in used]:
-            self.held = [other for other in self.held if other is not each]
-            self._names.pop(id(each), None)
-            if isinstance(each, dict) and self._alive.pop(id(each), self) is None and not HAS_TAGS:
-                _forget({id(each): None}, self)
+        for at in self.held.keys() - used:
+            self._names.pop(at, None)
+            if self._alive.pop(at, None) is not None and not HAS_TAGS:
+                _forget([at], self)
+            del self.held[at]
+
+    def forget(self, address: int) -> None:
+        """The dict is no more, and another may come to lie there."""
+        self._names.pop(address, None)
+        self._alive.pop(address, None)
 
     def changed(self, address: int, key: int | None) -> None:
-        had, self.has_changed = self.has_changed, False
-        super().changed(address, key)
-        if self.has_changed:
-            self.changed_at = self._place()
-        self.has_changed = had or self.has_changed
+        """Called when the dict at ``address`` is about to change, at the key at ``key`` or as a whole."""
+        names = self._names.get(address)
+        if names is None or key is None or ctypes.cast(key, ctypes.py_object).value in names:
+            self.has_changed, self.changed_at = True, self._place()
 
 
-_every: weakref.WeakSet[Watched] = weakref.WeakSet()
+_every: weakref.WeakSet[Watchers] = weakref.WeakSet()
 
 
 def note_swap() -> None:
@@ -453,35 +456,51 @@ def note_swap() -> None:
         each.has_changed = each.may_be_swapped = True
 
 
-def _died(watched: Callable[[], Watched | None], alive: dict[int, None], address: int, _: object) -> None:
+def _died(
+    found: Callable[[], Watchers | None], alive: dict[int, object], address: int, at: object, _: object
+) -> None:
     """Its object dies, and after it the dict."""
-    found = watched()
-    if found is not None:
-        found.has_changed = True
-    if not HAS_TAGS and address in alive:
-        _forget({address: None}, found)
-    alive.pop(address, None)
+    watched = found()
+    if watched is not None:
+        watched.has_changed = True
+    if alive.get(address) is at:
+        if not HAS_TAGS:
+            _forget([address], watched)
+        if watched is not None:
+            watched.forget(address)
+        alive.pop(address, None)
 
 
-def _forget(addresses: dict[int, None], watched: Watchers | None = None) -> None:
+def _forget(addresses: Iterable[int], watched: Watchers | None = None) -> None:
     """Unwatch dicts that are alive."""
-    for address in addresses:
+    api = _api
+    for address in addresses if api is not None else ():  # None: the interpreter is shutting down
         kept = _watchers.get(address)
-        if kept is not None and watched is not None:
+        if api is None or kept is None:
+            continue
+        if watched is not None:
             kept.discard(watched)
-        if kept is not None and not any(True for _ in kept) and _api is not None:
+        if not any(True for _ in kept):  # a WeakSet's length still counts the one just freed
             _watchers.pop(address, None)
-            _api.unwatch(_api.number, ctypes.cast(address, ctypes.py_object).value)
+            api.unwatch(api.number, ctypes.cast(address, ctypes.py_object).value)
 
 
 _watchers: dict[int, weakref.WeakSet[Watchers]] = {}
 """By address of the dict: the watchers to notify."""
 
 
+_DEALLOCATED = 5
+"""``PyDict_EVENT_DEALLOCATED``: an object has got another dict, and the watched one dies alone."""
+
+
 def _on_event(event: int, address: int, key: int | None, value: int | None) -> int:
     try:
         for each in tuple(_watchers.get(address, ())):
             each.changed(address, key)
+            if event == _DEALLOCATED:
+                each.forget(address)
+        if event == _DEALLOCATED:
+            _watchers.pop(address, None)
     except BaseException:  # an interrupt, which CPython ignores here: the change must not be missed
         for each in tuple(_watchers.get(address, ())):
             each.has_changed = True
@@ -516,19 +535,8 @@ def _watch(each: dict[Any, Any], owner: Watchers) -> None:
     if _api is None:
         _api = _Api()
         atexit.register(_end)
-    if id(each) not in _watchers:
-        _watchers[id(each)] = weakref.WeakSet()
     _api.watch(_api.number, each)
-    _watchers[id(each)].add(owner)
-
-
-def _let_go(dicts: list[dict[Any, Any]]) -> None:
-    if _api is None:  # the interpreter is shutting down and has cleared this module's names
-        return
-    for each in dicts:
-        if not any(True for _ in _watchers.get(id(each), ())):  # a WeakSet's length still counts the one just freed
-            _watchers.pop(id(each), None)
-            _api.unwatch(_api.number, each)
+    _watchers.setdefault(id(each), weakref.WeakSet()).add(owner)
 
 
 @functools.cache

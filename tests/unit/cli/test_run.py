@@ -358,6 +358,13 @@ def test_the_line_at_the_end_says_how_the_calls_ran():
     assert line(account(eager={"why": 3}), is_page=False).endswith("--report FILE.html")
     fallback = {"kind": "fallback", "reason": "launch failed", "op": "", "where": "b.py:2"}
     assert line(account(by_graph=3), events=[fallback]).endswith("; first fallback at b.py:2: launch failed")
+    stale = {"kind": "input_let_go", "reason": "w, float32[2], is held ...", "op": "", "where": "b.py:2", "count": 1}
+    told = line(account(by_graph=3), events=[stale, {**stale, "count": 2}])
+    assert told.endswith("; 3 inputs may be stale: w at b.py:2")
+    told = line(account(by_graph=3), reloads_followed=3, tensors_followed=402, reload_bytes_kept=0)
+    assert told.endswith(
+        "; 3 reloads followed (402 tensors copied into the graphs' memory, 0 MiB kept); nothing to do"
+    )
     assert line(account(by_graph=3), status=-15).endswith("; it ended with SIGTERM")
     assert line(capture_count=2) == "2 captured, none replayed"
     assert line(status=-6, is_guarded=True) == "it ended with SIGABRT"

@@ -27,11 +27,11 @@ from torch import Tensor
 from gfxgraph import torch_names
 from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
 from gfxgraph.callables.buffers import dense_copy, front, pad, repeat_last
-from gfxgraph.callables.captured import Padded, Route
+from gfxgraph.callables.captured import Padded, Route, Shared
 from gfxgraph.callables.padding.rows import DimVerdict, PaddingRefusal, Trace, rows_independent
 from gfxgraph.callables.padding.rules import Cause, Why
 from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
-from gfxgraph.callables.trace.dynamo import Calls, Frontend, returned
+from gfxgraph.callables.trace.dynamo import returned
 from gfxgraph.callables.trace.world import World
 from gfxgraph.callables.worlds import NEEDS_GRADIENTS
 from gfxgraph.capture.replay.rollback import Rollback
@@ -68,29 +68,13 @@ class Judge:
     """The padding of one callable.
 
     Args:
-        fn: the function.
-        run: the function as it is captured, through Dynamo if Dynamo traces it.
-        front: Dynamo; None if nothing is traced.
-        name: the function's name.
+        shared: the account of the callable.
         dims: the dynamic dims; None if there are none.
-        eager: calls without a graph, by reason.
     """
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        run: Callable[..., Any],
-        front: Frontend | None,
-        name: str,
-        dims: Dims | None,
-        eager: Calls,
-    ) -> None:
-        self._fn = fn
-        self._run = run
-        self._front = front
-        self._name = name
-        self._dims = dims
-        self._eager = eager
+    def __init__(self, shared: Shared, dims: Dims | None) -> None:
+        self._fn, self._run, self._front = shared.fn, shared.run, shared.front
+        self._name, self._eager, self._dims = shared.name, shared.eager, dims
         self.refusals: dict[str, PaddingRefusal] = {}
         """By sizes and bucket, as text."""
         self._n_unknown = 0

@@ -18,43 +18,21 @@ Source: tests/conformance/test_graphed_numbers.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, fx
 
 from gfxgraph.callables.pieces.device_numbers import Form, OnDevice, Range
 from gfxgraph.callables.pieces.region import Piece, Region
-from gfxgraph.callables.trace.dynamo import local, note_inputs
+from gfxgraph.callables.trace.dynamo import local
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
 
 MOST_VALUES = 6
 """Values of a number that operations take as captures of their own; with more it is restless."""
 
-_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 Env = dict[fx.Node, object]
-
-
-def numbers_in(graph: fx.Graph) -> list[fx.Node]:
-    """What is computed of numbers from outside alone, in order; empty where the graph has no such number."""
-    found: dict[fx.Node, None] = {}
-    boxed: set[fx.Node] = set()
-    for node in graph.nodes:
-        if node.op == "placeholder":
-            argument = node.meta.get("grapharg")
-            if argument is None or type(argument.source).__name__ == "TensorPropertySource":
-                continue  # a size, which is that of a tensor
-            if isinstance(node.meta.get("example_value"), _NUMBERS):
-                found[node] = None
-            elif argument.pass_arg_as_tensor and all(each.target == "item" for each in node.users):
-                boxed.add(node)  # a float travels as a tensor on the host
-        elif node.op.startswith("call_"):
-            value, needs = node.meta.get("example_value"), node.all_input_nodes
-            is_unboxed = node.target == "item" and needs[0] in boxed
-            is_boxing = node.target is torch.scalar_tensor
-            if is_unboxed or (isinstance(value, _NUMBERS) or is_boxing) and needs and all(n in found for n in needs):
-                found[node] = None
-    return list(found)
 
 
 class WithNumbers:
@@ -62,11 +40,11 @@ class WithNumbers:
 
     Args:
         found: what Dynamo found.
-        numbers: ``numbers_in`` its graph.
         make: a piece for a graph.
     """
 
-    def __init__(self, found: Found, numbers: list[fx.Node], make: Callable[[Found], Piece]) -> None:
+    def __init__(self, found: Found, make: Callable[[Found], Piece]) -> None:
+        numbers = found.numbers
         self._found = found
         self._make = make
         self._numbers = numbers
@@ -103,25 +81,27 @@ class WithNumbers:
         """Names of the numbers that operations take and that have had too many values."""
         return self._names(self._restless() - self._boxed)
 
-    @property
-    def draws_of_host(self) -> bool:
-        """Some first run took numbers from the host's generators."""
-        return any(piece.draws_of_host for piece in (*self._gone, self._piece))
+    def note_run(self, inputs: Sequence[object]) -> None:
+        """As `Piece.note_run`."""
+        self._look_at_numbers(self._computed(inputs))
+        self._piece.note_run(inputs)
 
-    def __call__(self, *inputs: object) -> object:
-        note_inputs(inputs)
+    def _computed(self, inputs: Sequence[object]) -> Env:
+        """What is computed of numbers alone."""
         env: Env = dict(zip(self._placeholders, inputs))
         for node in self._numbers:
             if node.op != "placeholder":
                 env[node] = _compute(node, env)
-        if not local.is_raw:
-            self._look_at_numbers(env)
+        return env
+
+    def __call__(self, inputs: Sequence[object]) -> object:
+        env = self._computed(inputs)
+        self._look_at_numbers(env)
         if not all(each.holds(env[each.begin]) for each in self._ranges):  # type: ignore[arg-type]
             local.n_eager += 1
             return self._found.graph.forward(*inputs)
         given = [self._on_device(env[n], inputs) if n in self._boxed else env[n] for n in self._takes]
-        local.n_ran -= not self._piece._is_empty  # it counts itself
-        env.update(zip(self._gives, self._piece(*given)))
+        env.update(zip(self._gives, self._piece(given)))
         return fx.map_arg(self._returned, env.__getitem__)
 
     # -- inside ---------------------------------------------------------------------------------------
@@ -177,7 +157,8 @@ class WithNumbers:
             made[node] = form[0](graph, made) if form is not None else graph.node_copy(node, made.__getitem__)
         graph.output(tuple(made[node] for node in self._gives))
         outside = {self._placeholders[i] for i in self._found.outside}
-        part = Found(self._found.root, fx.GraphModule(self._found.graph, graph), [], why_eager=why_eager)
+        module = fx.GraphModule(self._found.graph, graph)
+        part = dataclasses.replace(self._found, graph=module, sources=[], why_eager=why_eager)
         part.names = [self._name(node) for node in self._takes]
         part.outside = [i for i, node in enumerate(self._takes) if node in outside]
         return self._make(part)
@@ -200,7 +181,6 @@ def _compute(node: fx.Node, env: Env) -> object:
 
 def make_piece(found: Found, *, name: str, max_graphs: int = 64) -> Piece | WithNumbers:
     """Make a callable for an FX graph of the function called ``name``."""
-    numbers = numbers_in(found.graph.graph)
-    if not numbers:
+    if not found.numbers:
         return Piece(found, name, max_graphs)
-    return WithNumbers(found, numbers, lambda part: Piece(part, name, max_graphs))
+    return WithNumbers(found, lambda part: Piece(part, name, max_graphs))

@@ -29,12 +29,10 @@ from gfxgraph import torch_names
 from gfxgraph.callables.captured import CapturedCallable, Options
 from gfxgraph.callables.graphed import MOST_HOST_VALUES, Graphed
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key
-from gfxgraph.callables.trace.dynamo import local, note_inputs
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
 from gfxgraph.callables.training.gradients import Gradients
-from gfxgraph.callables.worlds import what_changed
+from gfxgraph.callables.worlds import homes_in_use, homes_of
 from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, tensor_at
-from gfxgraph.process import bridge
 from gfxgraph.types import ReplayMode
 from gfxgraph.watching.watch import same_addresses
 
@@ -185,11 +183,6 @@ class Region(CapturedCallable):
             self._copied |= moving
         return bool(moving)
 
-    @property
-    def has_run(self) -> bool:
-        """Whether any call came to it, other than to see what its results share."""
-        return bool(self._variants or self._with_gradients or self.eager or self.n_replays)
-
     def drop(self) -> None:
         """Let go of the graphs; how often they ran is kept."""
         for inner in self.inner():
@@ -216,12 +209,9 @@ class Region(CapturedCallable):
         A result that lies in an input must be a view of the caller's own tensor, so that input is not bound.
         """
         self._is_looked_at = True
-        bound = [i for i in self._fixed(inputs) if inputs[i].numel()]
-        homes = {inputs[i].untyped_storage().data_ptr(): i for i in bound}
+        homes = homes_of(inputs, self._fixed(inputs))
         results = self.run(inputs)
-        made = [each for each in results if isinstance(each, Tensor) and each.is_cuda and has_layout(each)]
-        addresses = {tensor.untyped_storage().data_ptr() for tensor in made}
-        shared = {homes[address] for address in addresses if address in homes}
+        shared = homes_in_use(homes, results)
         if shared & self.mutated:
             self.fall_back("it returns a tensor that it writes to")
         self._copied |= shared
@@ -329,8 +319,8 @@ class Piece(Region):
 
         inputs ── no result needs gradients ──> as any region
                ── one does ──> forward and backward as two graphs; every tensor is an argument, parameters too
-               ── during a warm-up, comparison or capture by others ──> the FX graph itself
 
+    Made when a call first runs in pieces; what the graph's run before that did stands in ``found``.
     Inputs from outside the function's arguments (parameters, buffers, attributes) are expected
     to stay in place; one that moves is copied from then on. Dynamo has checked its guards before a piece runs.
     """
@@ -357,20 +347,12 @@ class Piece(Region):
         self.names = found.names
         self._numbers_met: set[tuple[str, ...]] = set()
         """What small host tensors have held, in calls that may be differentiated."""
-        if found.why_eager:
-            self.fall_back(found.why_eager)
-        self._has_run = self._has_gradients = False
-        self.draws_of_host = False
-        """Its first run drew random numbers from the host's generator."""
+        if found.why_eager or found.effect:
+            self.fall_back(found.why_eager or found.effect)
+        self._has_gradients = found.has_gradients
 
-    def __call__(self, *inputs: Any) -> Any:  # type: ignore[override]
-        state = bridge.process_for_callables()
-        if self._is_empty or state is None or torch.cuda.is_current_stream_capturing():
-            return self._graph(*inputs)
-        if not self._has_run:
-            return self._first(inputs)
-        note_inputs(inputs)
-        if local.is_raw:
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        if self._is_empty:
             return self._graph(*inputs)
         if self.why_eager:
             self.eager.count(self.why_eager)
@@ -382,35 +364,6 @@ class Piece(Region):
                 self.eager.count(eager.why)
                 return self._graph(*inputs)
         return super().__call__(list(inputs))
-
-    def _first(self, inputs: Sequence[Any]) -> Any:
-        """Run the first call eagerly, and find out whether it does something that no graph can, and what its results
-        share.
-        """
-        self._has_run = True
-        note_inputs(inputs)
-        tensors = [t for t in inputs if isinstance(t, Tensor)]
-        host = [t for t in tensors if not t.is_cuda and not t.is_inference()]
-        versions, layouts = [t._version for t in host], [tensor_key(t) for t in tensors]
-        with _Draws() as draws:
-            result = self.look(list(inputs))
-        self.draws_of_host = draws.of_host
-        changed = [tensor_key(t) for t in tensors]
-        # Whether results need gradients because of what the graph does, rather than because of its inputs.
-        has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-        made = [t for t in result if isinstance(t, Tensor) and t.requires_grad]
-        self._has_gradients, begins = bool(made), any(t.grad_fn is not None for t in made)
-        if self.draws_of_host:
-            self.fall_back("it draws random numbers on the host")
-        elif versions != [t._version for t in host]:
-            self.fall_back("it writes to a tensor on the host")
-        elif layouts != changed:
-            self.fall_back(what_changed(layouts, changed))
-        elif begins and not has_gradients:
-            self.fall_back("it enables gradients inside, and the results of a graph have none")
-        if not local.is_raw:
-            self.eager.count(self.why_eager or "warm-up")
-        return result
 
     def _differentiable(self, inputs: Sequence[Any]) -> Any:
         """Run a call that may be differentiated.
@@ -450,38 +403,12 @@ class Piece(Region):
             known = self._with_gradients[key] = Gradients(self._graph, inputs, frozenset(in_place), self.names)
         return known(inputs)
 
+    def note_run(self, inputs: Sequence[Any]) -> None:
+        """Note a call that ran as it is, before this was made."""
+        if not self._is_empty:
+            self.eager.count(self.why_eager or "warm-up")
+
     @property
     def regions(self) -> list[Region]:
         """What captures it."""
         return [self]
-
-
-class _Draws(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
-    """Watches a run; afterwards ``of_host`` means that it drew the host's random numbers.
-
-    torch tags operations that may draw: a run without any draws nothing, whatever other threads draw meanwhile.
-    """
-
-    supports_higher_order_operators = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._may_draw = self.of_host = False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True  # otherwise compiled code would run, and stay, eager
-
-    def __enter__(self) -> _Draws:
-        self._host = torch.get_rng_state()
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self.of_host = self._may_draw and not torch.equal(self._host, torch.get_rng_state())
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        is_torchs = getattr(func, "namespace", "") in ("aten", "prims", "prim")
-        self._may_draw |= not is_torchs or torch.Tag.nondeterministic_seeded in func.tags
-        return func(*args, **(kwargs or {}))

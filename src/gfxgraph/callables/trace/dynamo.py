@@ -32,7 +32,7 @@ import types
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
 
@@ -98,7 +98,8 @@ class _Local(threading.local):
     """The reason of the last of them."""
     found: list[Found] | None = None
     skipped: list[str] | None = None
-    versions: _Versions | None = None
+    versions: dict[int, tuple[Tensor, int]] | None = None
+    """Where FX graphs that run note their inputs, with the versions before that: by id."""
     returned: tuple[object, Any, bool] = NOTHING_RETURNED
     """The keyword arguments of a call whose function has run: it must not run again; its result; is it counted?"""
     noted: list[Any] | None = None
@@ -163,7 +164,7 @@ def backend_of(frontend: Frontend) -> Callable[[Any, Any], Any]:
 
 
 def _backend(front: Frontend, graph: Any) -> Any:
-    """Examine an FX graph that Dynamo has made, and give Dynamo a piece to call instead."""
+    """Examine an FX graph that Dynamo has made, and give Dynamo what to call instead."""
     # Otherwise its first run would go through nn.Module's call, and through the hooks for all modules.
     torch_names._LazyGraphModule.force_recompile(graph)
     try:
@@ -183,9 +184,9 @@ def _backend(front: Frontend, graph: Any) -> Any:
     if local.found is not None:
         local.found.append(found)
     found.names = [front.told(source) for source in found.sources]
-    piece = front.make_piece(found)
-    front.graphs.append((found, piece))
-    return piece
+    traced = front.make_call(found)
+    front.graphs.append((found, traced))
+    return traced
 
 
 shielded: list[Any] = []
@@ -409,29 +410,19 @@ class _Entry:
     has_world: bool = False
 
 
-@contextlib.contextmanager
-def raw() -> Iterator[None]:
-    """Run FX graphs as they are inside this block: pieces capture nothing."""
-    local.is_raw += 1
-    try:
-        yield
-    finally:
-        local.is_raw -= 1
-
-
 class Frontend:
     """One function, as Dynamo sees it.
 
     Args:
         fn: the function, method or module; for a compiled one, the code underneath is traced.
-        make_piece: makes a callable for an FX graph from what Dynamo found.
+        make_call: makes what Dynamo's code calls for an FX graph, from what Dynamo found.
         dynamic: sizes are symbols from the first trace on.
     """
 
-    def __init__(self, fn: Callable[..., Any], make_piece: Callable[[Found], Any], *, dynamic: bool) -> None:
+    def __init__(self, fn: Callable[..., Any], make_call: Callable[[Found], Any], *, dynamic: bool) -> None:
         self.fn = fn
         self._called = under(fn)
-        self.make_piece = make_piece
+        self.make_call = make_call
         self.is_dynamic = dynamic
         self._lock = new_lock()
         self.n_traces = 0
@@ -471,7 +462,7 @@ class Frontend:
         """What was traced for the function's own frame."""
         self.worlds: list[World] = []
         self.graphs: list[tuple[Found, Any]] = []
-        """Everything that Dynamo found for this function, with its piece."""
+        """Everything that Dynamo found for this function, with what its code calls for that."""
         self._inside: Granted | None = None
         """What Dynamo assumes without guards in all frames traced so far."""
 
@@ -512,8 +503,11 @@ class Frontend:
 
         A capture has functions of its own in the place of torch's, which would seem to be changes of the world.
         """
-        with raw():
+        local.is_raw += 1
+        try:
             return self._run(self._compiled, args, kwargs)
+        finally:
+            local.is_raw -= 1
 
     def pieces(self, *args: Any, **kwargs: Any) -> Any:
         """Run the call as Dynamo's code, with each of its graphs captured on its own."""
@@ -574,7 +568,8 @@ class Frontend:
 
     def restless(self) -> list[str]:
         """The numbers that operations take, and that are others at each call, as the program names them."""
-        return list(dict.fromkeys(name for _, piece in self.graphs for name in piece.restless))
+        pieces = [traced.piece for _, traced in self.graphs if traced.piece is not None]
+        return list(dict.fromkeys(name for piece in pieces for name in piece.restless))
 
     def why_not(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """What differs from the last world, in Dynamo's words; "" if Dynamo does not tell."""
@@ -599,24 +594,23 @@ class Frontend:
                 self.is_too_deep = False
                 torch_names.have_dynamo("DEFAULT", *self._given_up)
                 self._given_up.clear()
-            before = local.found, local.skipped
+            before = local.found, local.skipped, local.versions
             was_tracing, local.is_tracing = local.is_tracing, True
             found: list[Found] = []
             skipped: list[str] = []
             counters = torch_names.dynamo_counters
             breaks, frames = dict(counters["graph_break"]), dict(counters["frames"])
-            local.found, local.skipped = found, skipped
-            versions = _Versions()
+            versions: dict[int, tuple[Tensor, int]] = {}
+            local.found, local.skipped, local.versions = found, skipped, versions
             known_before = list(self._entries)
             try:
                 self._code()
-                with versions:
-                    result = self.run(*args, **kwargs)
+                result = self.run(*args, **kwargs)
             except Exception:
                 self.n_traces -= 1
                 raise
             finally:
-                local.found, local.skipped = before
+                local.found, local.skipped, local.versions = before
                 local.is_tracing = was_tracing
             try:
                 new = [each for each in self._entries if not any(each is old for old in known_before)]
@@ -637,14 +631,9 @@ class Frontend:
                 with contextlib.ExitStack() as changes:
                     _leave_uncollected(changes)
                     world = self._world(entry.guards, found, broke, args, kwargs)
-                seen = [versions.before.get(id(t)) for t in world.tensors]
+                seen = [versions.get(id(t)) for t in world.tensors]
                 world.written = [each[0] for each in seen if each is not None and each[0]._version != each[1]]
-                if not world.why_pieces and any(
-                    piece.draws_of_host for each, piece in self.graphs if any(each is one for one in found)
-                ):
-                    world.why_pieces = "it draws random numbers on the host"
-                if not world.why_pieces and any(not t.is_cuda for t in world.written):
-                    world.why_pieces = "it writes to a tensor on the host"
+                world.why_pieces = world.why_pieces or next((each.effect for each in found if each.effect), "")
                 self.keeps = self.keeps or world.why_eager
                 self.worlds.append(world)
                 del self.worlds[:-MOST_WORLDS]
@@ -703,29 +692,3 @@ class Frontend:
         why = re.sub(r"L\['args'\]\[(\d+)\]", r"argument \1", why)
         why = re.sub(r"L\['kwargs'\]\['(\w+)'\]", r"argument \1", why)
         return why.replace("L['fn'].__self__", "self").replace("L['fn']", name)
-
-
-class _Versions:
-    """Detects which tensors are written inside a block: FX graphs that run inside report their inputs."""
-
-    def __init__(self) -> None:
-        self.before: dict[int, tuple[Tensor, int]] = {}
-
-    def __enter__(self) -> None:
-        self._outer, local.versions = local.versions, self
-
-    def __exit__(self, *error: object) -> None:
-        local.versions = self._outer
-
-    def note(self, inputs: Any) -> None:
-        """Note tensors that are about to be passed to an FX graph."""
-        for each in inputs:
-            if isinstance(each, Tensor) and not each.is_inference():
-                self.before.setdefault(id(each), (each, each._version))
-
-
-def note_inputs(inputs: Any) -> None:
-    """Called by a piece before it runs."""
-    local.n_ran += 1
-    if local.versions is not None:
-        local.versions.note(inputs)

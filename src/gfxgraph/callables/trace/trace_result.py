@@ -34,6 +34,8 @@ class Found:
     """Sources of the graph's inputs, in order; "" for a number that Dynamo computed."""
     names: list[str] = field(default_factory=list)
     """What the program calls them."""
+    numbers: list[torch.fx.Node] = field(default_factory=list)
+    """What its graph computes of numbers from outside alone."""
     why_not_whole: str = ""
     is_broken: bool = False
     """Whether the frame goes on after this graph, in others or in Python."""
@@ -51,6 +53,10 @@ class Found:
     """Sources of external tensors and changing numbers that the frame returns; its graph need not contain them."""
     replaced: list[tuple[str, Any]] = field(default_factory=list)
     """What the frame's code stores: source of an object or a dict, and the attribute or key."""
+    has_gradients: bool = False
+    """Whether a result of the graph's first run needed gradients."""
+    effect: str = ""
+    """What that run did, and what a graph cannot do."""
 
 
 def _is_outside(source: str, given: Mapping[str, Any]) -> bool:
@@ -107,6 +113,7 @@ def look(graph: Any) -> Found:
     stored = {text for owner, name in found.replaced for text in (f"{owner}.{name}", f"{owner}[{name!r}]")}
     given = output.root_tx.f_locals
     found.outside = [i for i, source in enumerate(sources) if _is_outside(source, given) and source not in stored]
+    found.numbers = _numbers_in(graph.graph)
     found.why_eager = _why_eager(graph)
     found.may_raise = _arithmetic(graph)
     reason = output.compile_subgraph_reason
@@ -202,6 +209,29 @@ def _why_eager(graph: Any) -> str:
         if node.target in _BY_STORAGE and (len(node.args) > 3 or "storage_offset" in node.kwargs):
             return "it reads an argument's storage by as_strided, from the storage's start"
     return ""
+
+
+def _numbers_in(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """What is computed of numbers from outside alone, in order; empty where the graph has no such number."""
+    numbers = (*_NUMBERS, torch.SymBool, int, float)
+    found: dict[torch.fx.Node, None] = {}
+    boxed: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        value, needs = node.meta.get("example_value"), node.all_input_nodes
+        if node.op == "placeholder":
+            argument = node.meta.get("grapharg")  # Dynamo takes it away after the trace
+            if argument is None or type(argument.source).__name__ == "TensorPropertySource":
+                continue  # a size, which is that of a tensor
+            if isinstance(value, numbers):
+                found[node] = None
+            elif argument.pass_arg_as_tensor and all(each.target == "item" for each in node.users):
+                boxed.add(node)  # a float travels as a tensor on the host
+        elif node.op.startswith("call_"):
+            is_number = isinstance(value, numbers) or node.target is torch.scalar_tensor
+            is_unboxed = node.target == "item" and needs[0] in boxed
+            if is_unboxed or is_number and needs and all(n in found for n in needs):
+                found[node] = None
+    return list(found)
 
 
 def _mixed_numbers(graph: torch.fx.GraphModule) -> str:

@@ -20,8 +20,7 @@ Source: decision 0340; tests/conformance/test_training_buckets.py.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +30,7 @@ from torch import Tensor
 
 from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths
 from gfxgraph.callables.buffers import dense_copy, front
+from gfxgraph.callables.captured import Shared
 from gfxgraph.callables.fast_path import Unpacker
 from gfxgraph.callables.padding.judge import NO_MEMORY, REFUSED, Judge
 from gfxgraph.callables.padding.rows import PaddingRefusal
@@ -96,24 +96,12 @@ class BucketedGradients:
     """The calls of one callable that need gradients, where it has dynamic dims.
 
     Args:
-        fn: the function.
-        name: its name in reports.
-        slow: counts calls that a bucket would serve, by reason.
-        strict: raise for those.
+        shared: the account of the callable.
     """
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        name: str,
-        dims: Dims,
-        judge: Judge,
-        worlds: Worlds,
-        slow: Counter[str],
-        strict: bool,
-    ) -> None:
-        self._fn, self._name, self._dims, self._judge = fn, name, dims, judge
-        self._worlds, self._slow, self._strict = worlds, slow, strict
+    def __init__(self, shared: Shared, dims: Dims, judge: Judge, worlds: Worlds) -> None:
+        self._fn, self._name, self._dims, self._judge = shared.fn, shared.name, dims, judge
+        self._worlds, self._slow, self._strict = worlds, shared.account.slow, shared.options.strict
         self._programs: dict[Any, _Program] = {}
         self._ways: dict[Any, _Way] = {}
 

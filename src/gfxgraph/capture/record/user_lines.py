@@ -9,7 +9,6 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import Any
 
@@ -18,8 +17,6 @@ import torch
 from gfxgraph.core.tape import where_of
 from gfxgraph.types import OUR_MODULES
 
-_LOCALS_ARE_COPIES = sys.version_info < (3, 13)
-_HELD_HERE_ALONE = 3  # by the frame, by the variable, by the question
 LIBRARIES: set[str] = set()  # names of modules; a frame's globals are read without an audit event, its code is not
 SKIP: dict[str, bool] = {}  # by file name: hashing a code object reads all of its bytecode
 _OWN_DIR = __file__.rsplit("/", 3)[0]
@@ -52,21 +49,6 @@ def note_library(module: Any) -> None:
     """Remember the module as a library's, unless a program may have the same name (``__main__``)."""
     if type(module) is str and module.startswith(("torch.", "triton.", *OUR_MODULES)):
         LIBRARIES.add(module)
-
-
-def locals_of(frame: FrameType) -> Mapping[str, object]:
-    """The frame's variables now.
-
-    Before Python 3.13 a function's ``f_locals`` is a copy that its frame keeps, and with it all that the function has
-    dropped since; nobody else's, that copy is emptied again.
-    """
-    scope = frame.f_locals
-    if _LOCALS_ARE_COPIES and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        found = dict(scope)
-        if sys.getrefcount(scope) == _HELD_HERE_ALONE:  # the program has not called locals()
-            scope.clear()
-        return found
-    return scope
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:

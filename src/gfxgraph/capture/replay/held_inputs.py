@@ -24,12 +24,14 @@ replay runs, and restored.
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import sys
+import types
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,14 +41,14 @@ from torch import Tensor
 from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches.optimizers import Settings
-from gfxgraph.capture.record.user_lines import is_library_code, locals_of, place, shown
-from gfxgraph.capture.replay.graph_tensors import flat, has_layout, memory_of, overwrite, used_on
+from gfxgraph.capture.record.user_lines import is_library_code, place, shown
+from gfxgraph.capture.replay.graph_tensors import Layout, flat, has_layout, memory_of, overwrite, used_on
 from gfxgraph.capture.replay.program import HostStep, Program, point
-from gfxgraph.core.tape import TapeValue, leaves
+from gfxgraph.core.tape import Entry, TapeValue, leaves
 from gfxgraph.process import process
-from gfxgraph.watching.holders import GONE, Holder, Search
-from gfxgraph.watching.memory_words import differ, words_of_list, words_to
-from gfxgraph.watching.watch import HAS_TAGS, Watched, sees_attributes
+from gfxgraph.watching.holders import GONE, REPLACED, Holder, Search, bound_to
+from gfxgraph.watching.memory_words import word_of, words_of_list, words_to
+from gfxgraph.watching.watch import HAS_TAGS, Watchers, compiled, sees_attributes
 
 MOST_ASKED = 4
 """Inputs that variables alone hold: so many are asked for at each replay, the others where a replay is timed."""
@@ -75,6 +77,8 @@ class Slot:
     """The captured memory, as the place's tensor had it."""
     address: int
     storage: int
+    nbytes: int
+    """From its first to past its last element."""
     seen: Tensor | Kept
     """What was there at the last look."""
 
@@ -85,6 +89,9 @@ class Slot:
     def is_met_by(self, now: Tensor) -> bool:
         """Whether it lies in the captured memory, as the captured one did."""
         return now.data_ptr() == self.address and self.is_like(now) and now.stride() == self.memory.stride()
+
+    def overlaps(self, other: Slot) -> bool:
+        return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
 
     def is_like(self, now: Tensor) -> bool:
         mine = self.memory
@@ -110,15 +117,19 @@ class HeldInputs:
         self.slots: list[Slot] = []
         self.lent: list[tuple[Slot, Tensor, bool]] = []
         """Inputs that are copied for each replay: the place's tensor, and whether the old content is restored."""
+        self.lent_before: list[tuple[Slot, Tensor, bool]] = []
         self.alone: list[tuple[str, Any, Kept]] = []
         """Inputs that variables alone hold, with their names and scopes."""
+        self.numbers: list[tuple[weakref.ref[Any], str, float, str, Entry]] = []
+        """Attributes of what holds the inputs: object, attribute, value, name, and the operation that took it."""
         self.n_told = 0
         """Inputs that may be stale: they are counted, the first is named."""
         self.counts: Counter[int] = Counter()
         """How many of our own tensors refer to each storage."""
-        self._watched = Watched(place)
+        self.watched = Watchers(place)
         self.has_changed: Callable[[], bool] = bool
         self._find(tensors)
+        self._find_numbers(program)
         for value, tensor in tensors.items():
             memory = tensor.data
             self.counts[memory_of(memory)] += 1
@@ -137,7 +148,7 @@ class HeldInputs:
         frame = sys._getframe(1)
         while frame.f_back is not None and is_library_code(frame.f_code):
             frame = frame.f_back
-        search = Search(storages).from_frames(frame, locals_of)
+        search = Search(storages).from_frames(frame)
         for storage, places in search.found.items():
             for holder, tensor in places:
                 self._add(holder, tensor, storage, tensor)
@@ -151,8 +162,19 @@ class HeldInputs:
 
     def _add(self, holder: Holder, tensor: Tensor, storage: int, seen: Tensor | Kept) -> None:
         memory = tensor.data
-        self.slots.append(Slot(holder, memory, memory.data_ptr(), storage, seen))
+        self.slots.append(Slot(holder, memory, memory.data_ptr(), storage, Layout.of(memory).span_nbytes, seen))
         self.counts[storage] += 1
+
+    def _find_numbers(self, program: Program) -> None:
+        """Numbers that are constants of the graph, as far as an attribute beside an input still has them."""
+        entries = [entry for segment in program.segments for entry in segment.tape.entries]
+        rows = [(each, entry) for entry in entries for each in (*entry.args, *entry.kwargs.values())]
+        used = {each: entry for each, entry in rows if type(each) is float}
+        owners = [(slot.holder.owner(), slot.holder.name) for slot in self.slots if slot.holder.owner and used]
+        for owner, name in {id(owner): (owner, name.rpartition(".")[0]) for owner, name in owners}.values():
+            for key, value in getattr(owner, "__dict__", {}).items() if not isinstance(owner, type) else ():
+                if type(value) is float and value in used:
+                    self.numbers.append((weakref.ref(owner), key, value, f"{name}.{key}", used[value]))
 
     def source(self, held: Tensor) -> tuple[Tensor, str]:
         """The program's own tensor in the memory of an input, and the place that holds it."""
@@ -164,7 +186,7 @@ class HeldInputs:
 
     def _watch(self) -> None:
         """Watch what is there now."""
-        names: dict[str, Any] = {"kept": self._watched}
+        names: dict[str, Any] = {"kept": self.watched}
         first: list[int] = []
         behind: list[int] = []
         lines: list[str] = []
@@ -181,22 +203,26 @@ class HeldInputs:
                 lines.append(f"if {name}.was.data_ptr() != {slot.address}: return True")
             else:
                 behind += found
-        self._watched.let_go({owner for owner, _ in asked} | self._watch_settings(names, lines))
-        before = ["if kept.has_changed: return True"]
-        for phase in (first, [*behind, *self._watched.tags]):  # a list's items lie behind what the list points to
-            if phase:
-                before.append(f"if {differ(phase, f'words{len(before)}', names)}: return True")
+        self._watch_variables(names, lines, first)
+        self.watched.let_go({owner for owner, _ in asked} | self._watch_settings(names, lines))
+        phases = (first, [*behind, *self.watched.tags])  # a list's items lie behind what the list points to
+        self.has_changed = compiled(phases, lines, names, changed=True)
+
+    def _watch_variables(self, names: dict[str, Any], lines: list[str], first: list[int]) -> None:
+        """Watch those that hold a dict or list, or an input alone; their words and lines are added."""
+        for holder in list({id(slot.holder.container): slot.holder for slot in self.slots}.values())[:MOST_ASKED]:
+            name, scope, _ = holder.variable or ("", None, None)
+            at = word_of(scope, "cell", holder.container) if isinstance(scope, types.CellType) else None
+            first += [at] if at is not None else []
+            if isinstance(scope, dict) and holder.container is not None:
+                names |= {(of := f"scope{len(names)}"): scope}
+                lines.append(f"if id({of}.get({name!r})) != {id(holder.container)}: return True")
+        for whose, key, *_ in self.numbers if sees_attributes() else ():
+            if (owner := whose()) is not None:
+                self.watched.add(vars(owner), {key}, owner)
         for kept in [kept for _, _, kept in self.alone if sys.getrefcount(kept.tensor) > _ALONE][:MOST_ASKED]:
-            n = len(names)
-            names |= {f"kept{n}": kept, "n_references": sys.getrefcount, "alone": _ALONE}
-            lines.append(f"if n_references(kept{n}.tensor) <= alone: return True")
-        given = ", ".join(f"{name}={name}" for name in names)
-        body = "\n    ".join([*before, *lines, "return False"])
-        scope = dict(names)
-        exec(compile(f"def has_changed({given}):\n    {body}\n", "<gfxgraph watch>", "exec"), scope)
-        self.has_changed = scope.pop("has_changed")
-        for name in names:  # it has them as defaults; here they would make a cycle
-            del scope[name]
+            names |= {(of := f"alone{len(names)}"): kept, "n_references": sys.getrefcount, "alone": _ALONE}
+            lines.append(f"if n_references({of}.tensor) <= alone: return True")
 
     def _watch_settings(self, names: dict[str, Any], lines: list[str]) -> set[int]:
         """Watch the numbers of optimizers; the dicts that they are in, by identity."""
@@ -204,7 +230,7 @@ class HeldInputs:
             names |= {f"settings{n}": each}
             lines.append(f"if settings{n}.are_others(): return True")
             for numbers, name in [(group, name) for group in each.groups() for name in group]:
-                self._watched.add(numbers, name, None)
+                self.watched.add(numbers, {name})
         return {id(group) for each in self._settings for group in each.groups()}
 
     def _watch_step(self, owner: Any, kind: str, key: Any, first: list[int], behind: list[int]) -> bool:
@@ -216,24 +242,22 @@ class HeldInputs:
             if found is not None:
                 first += found[0]
                 behind += found[1]
-                self._watched.hold(owner)
+                self.watched.held[id(owner)] = owner
             return found is not None
+        if kind == "item" and not isinstance(owner, dict):
+            return False
         if kind == "item":
-            self._watched.add(owner, key, None)
+            self.watched.add(owner, {key})
             return True
-        own = getattr(owner, "__dict__", {})
+        own = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
         for each in (own.get(slot) for slot in ("_parameters", "_buffers", "_modules")):
             if isinstance(each, dict) and key in each:
-                self._watched.add(each, key, owner)
+                self.watched.add(each, {key}, owner)
                 return True
         if key in own and not HAS_TAGS and sees_attributes():
-            self._watched.add(own, key, owner)
+            self.watched.add(own, {key}, owner)
             return True
         return False
-
-    def containers(self) -> list[Any]:
-        """The program's dicts and lists that the watch keeps alive."""
-        return [each for each in self._watched.held if isinstance(each, dict | list)]
 
     # -- at a replay --------------------------------------------------------------------------------
 
@@ -249,14 +273,14 @@ class HeldInputs:
         Raises:
             GuardMismatch: `input_replaced`, `input_let_go`.
         """
-        watched = self._watched
+        watched = self.watched
         is_other, watched.has_changed, watched.may_be_swapped = watched.may_be_swapped, False, False
-        lent = {id(slot): row for row in self.lent for slot in row[:1]}
+        self.lent_before, lent = self.lent, {id(row[0]): row for row in self.lent}
         try:
             changed: list[tuple[Slot, Any]] = []
             self.lent = []
             for slot in self.slots:
-                now, row = slot.holder.now(), lent.get(id(slot))
+                now, row = GONE if slot.holder.is_let_go else slot.holder.now(), lent.get(id(slot))
                 if isinstance(now, Tensor) and now.is_cuda and slot.is_met_by(now):
                     is_other = is_other or now is not slot.was
                     self._see(slot, now)
@@ -271,8 +295,13 @@ class HeldInputs:
             now = row = None  # which would be references
             self.ask_for_those_alone()
         except BaseException:
-            self._watched.has_changed, self.lent = True, list(lent.values())
+            self.watched.has_changed, self.lent = True, self.lent_before
             raise
+        finally:
+            self.lent_before = []
+        if changed:
+            twice = {slot.address: slot.nbytes for each in [*_every] for slot, _, _ in each.lent}
+            process.require().counters.set("reload_nbytes", sum(twice.values()))
         if changed or is_other or self.has_changed():  # or an input has been let go
             self._watch()
 
@@ -287,6 +316,13 @@ class HeldInputs:
             if sys.getrefcount(kept.tensor) <= _ALONE and n_of_program(kept.tensor, memory_of(kept.tensor)) <= 1:
                 self.let_go(name, kept.tensor, _is_bound_anew(scope, name, kept.tensor))
                 self.alone.remove(row)
+        for number in [*self.numbers]:
+            of, key, value, name, entry = number
+            now = getattr(of(), "__dict__", {}).get(key, value)
+            if now is not value and now != value:
+                self.numbers.remove(number)
+                reason = f"{name} was {value} at the capture and is {now} now: replays go on with {value}"
+                process.require().report("number_kept", reason, where=entry.where)
 
     def let_go(self, name: str, tensor: Tensor, is_bound_anew: bool = False) -> None:
         """An input that only the graph holds any more.
@@ -344,26 +380,20 @@ class HeldInputs:
 
     @contextmanager
     def lending(self) -> Iterator[None]:
-        """Copy for one replay what could not be given the captured memory."""
-        before: list[tuple[Tensor, Tensor]] = []
+        """Copy for one replay what could not be given the captured memory, which may be another one's new memory."""
+        captured = {memory_of(slot.memory) for slot, _, _ in self.lent}
         with torch_names._InferenceMode(True):
-            for slot, now, is_kept in self.lent:
-                if is_kept:
-                    before.append((slot.memory, slot.memory.clone()))
-                overwrite(slot.memory, now)
+            before = [(slot.memory, slot.memory.clone()) for slot, _, is_kept in self.lent if is_kept]
+            contents = [now.clone() if memory_of(now) in captured else now for _, now, _ in self.lent]
+            for (slot, _, _), content in zip(self.lent, contents):
+                overwrite(slot.memory, content)
         try:
             yield
         finally:
             with torch_names._InferenceMode(True):
-                for slot, now, _ in self.lent:
-                    if self.is_written(slot.memory):
-                        overwrite(now, slot.memory)
-                for memory, content in before:
+                written = [(now, slot.memory.clone()) for slot, now, _ in self.lent if self.is_written(slot.memory)]
+                for memory, content in [*before, *written]:
                     overwrite(memory, content)
-
-    @property
-    def changed_at(self) -> Any:
-        return self._watched.changed_at
 
 
 class _Change:
@@ -375,10 +405,14 @@ class _Change:
         slots = [slot for each in [*_every] for slot in each.slots]
         self.n_was = Counter(id(slot.seen) for slot in slots if type(slot.seen) is not Kept)
         self.n_was.update(id(kept.tensor) for kept in [*_kept.values()])
+        lent = {id(row): row for each in [*_every] for row in [*each.lent, *each.lent_before]}
+        self.n_was.update(id(row[1]) for row in lent.values())
+        del lent
         self.dropped: dict[int, set[int]] = {}
         """By storage: tensors that only such dicts and lists refer to."""
         self._count_in_dropped(slots)
         self._free: dict[int, bool] = {}
+        self._only_ours: dict[int, set[int]] = {}
         self.by_storage: dict[int, list[tuple[Slot, Any]]] = {}
         self.slots_of: dict[int, list[Slot]] = {}
         """Every slot of a storage of which one has changed."""
@@ -386,7 +420,7 @@ class _Change:
 
     def _count_in_dropped(self, slots: list[Slot]) -> None:
         """What a dict or list refers to that the program has dropped, and we alone hold, is referred to by us."""
-        held = [each for one in [*_every] for each in one.containers()]
+        held = [each for one in [*_every] for each in one.watched.held.values()]
         held += [each for each in (slot.holder.container for slot in slots) if each is not None]
         n_ours, kept = Counter(map(id, held)), list({id(each): each for each in held}.values())
         del held
@@ -398,7 +432,7 @@ class _Change:
                 if sys.getrefcount(each) - n_ours[id(each)] > _OF_A_VARIABLE + 1:  # and of the list of them
                     continue
                 del kept[at]
-                for inner in each.values() if isinstance(each, dict) else each:
+                for inner in gc.get_referents(each):
                     (self.n_was if isinstance(inner, Tensor) else n_ours)[id(inner)] += 1
                     if isinstance(inner, Tensor) and inner.is_cuda and has_layout(inner):
                         self.dropped.setdefault(memory_of(inner), set()).add(id(inner))
@@ -425,16 +459,19 @@ class _Change:
     def _due(self, storage: int, rows: list[tuple[Slot, Any]]) -> list[tuple[Slot, Tensor]]:
         """What to copy into one storage."""
         changed = [slot for slot, _ in rows]
-        others = [slot for slot in self.slots_of[storage] if slot not in changed]
+        same = [slot for slot in self.slots_of[storage] if slot not in changed]
         due: list[tuple[Slot, Tensor]] = []
         for slot, now in rows:
+            others = [each for each in same if each.overlaps(slot)]
             if slot.memory.data_ptr() != slot.address:
                 self._refuse(slot, f"{kind_of(now)}, in other memory")
             is_item = slot.holder.steps[-1:] and slot.holder.steps[-1][0] == "item"
-            if now is GONE and (slot.holder.is_dead or (is_item and not others and not self._is_used(slot))):
+            if slot.holder.is_let_go and (others or self._is_used(slot)):
+                slot.holder.variable = None  # one name for many things in turn
+            elif now is GONE and (slot.holder.is_dead or (is_item and not others and not self._is_used(slot))):
                 self._drop(slot)
-                if not any(each.storage == storage for each in self.held.slots):
-                    self.held.let_go(slot.holder.name, slot.memory)
+                if not any(each.overlaps(slot) for each in self.held.slots if each.storage == storage):
+                    self.held.let_go(slot.holder.name, slot.memory, slot.holder.is_bound_anew)
             elif now is not slot.was and not slot.holder.is_slot and (others or self._is_used(slot)):
                 why = "was replaced, but is used elsewhere: replays read the captured one"
                 self.held.say("input_kept", slot.holder.name, slot.memory, why)
@@ -443,20 +480,23 @@ class _Change:
                 self._refuse(slot, kind_of(now))
             else:
                 due.append((slot, now))
-        if due:
-            self._settle_with_others(due, others)
+        for at, (slot, now) in enumerate(due):
+            others = [each for each in same if each.overlaps(slot) and each in self.held.slots]
+            self._settle_with_others(slot, now, others, [row for row in due[:at] if row[0].overlaps(slot)])
         return due
 
-    def _settle_with_others(self, due: list[tuple[Slot, Tensor]], others: list[Slot]) -> None:
-        """All places that count must agree; what else holds the old tensor keeps it."""
-        is_written = bool(others) and self.held.is_written(due[0][0].memory)
+    def _settle_with_others(
+        self, slot: Slot, now: Tensor, others: list[Slot], due: list[tuple[Slot, Tensor]]
+    ) -> None:
+        """All places of one memory that count must agree; what else holds the old tensor keeps it."""
+        is_written = bool(others) and self.held.is_written(slot.memory)
         for other in others:
             if other.holder.is_slot or is_written:
-                self._agree(*due[0], other, other.holder.now())
+                self._agree(slot, now, other, other.holder.now())
             else:
                 self._drop(other)
         for other, theirs in due:
-            self._agree(*due[0], other, theirs)
+            self._agree(slot, now, other, theirs)
 
     def _agree(self, slot: Slot, now: Tensor, other: Slot, theirs: Any) -> None:
         """Two places of one input must hold the same content: the graph has it once."""
@@ -494,7 +534,7 @@ class _Change:
         """Whether nothing of the program's needs the old content, once what one tensor alone needs is moved away."""
         rows = self.by_storage[slot.storage]
         old = {id(each.was): each for each, _ in rows if memory_of(each.was) == slot.storage}
-        if n_of_program(slot.memory, slot.storage) > len({*old} | self.dropped.get(slot.storage, set())):
+        if n_of_program(slot.memory, slot.storage) > len({*old} | self._ours(slot.storage)):
             return False
         used = [each for each in old.values() if self._is_referred_to(each)]
         if used and not (len(used) == len(old) == 1 and self.held.is_plain):
@@ -507,10 +547,20 @@ class _Change:
 
     def _is_used(self, slot: Slot) -> bool:
         """Whether the program refers to the old tensor, or to its memory."""
-        known = self.dropped.get(slot.storage, set()) | (
-            {id(slot.was)} if memory_of(slot.was) == slot.storage else set()
-        )
+        known = self._ours(slot.storage) | ({id(slot.was)} if memory_of(slot.was) == slot.storage else set())
         return n_of_program(slot.memory, slot.storage) > len(known) or self._is_referred_to(slot)
+
+    def _ours(self, storage: int) -> set[int]:
+        """Old tensors over a storage that nothing of the program's refers to, and those that they are views of."""
+        if storage not in self._only_ours:
+            found = self._only_ours[storage] = self.dropped.get(storage, set())
+            for slot, _ in self.by_storage[storage]:
+                if memory_of(slot.was) == storage and not self._is_referred_to(slot):
+                    found.add(id(slot.was))
+                    base = slot.was._base
+                    if base is not None and sys.getrefcount(base) <= _OF_A_BASE:
+                        found.add(id(base))
+        return self._only_ours[storage]
 
     def _is_referred_to(self, slot: Slot) -> bool:
         """Whether something besides ours refers to the old tensor."""
@@ -521,15 +571,15 @@ class _Change:
     def _refuse(self, slot: Slot, now: str) -> None:
         held = self.held
         process.require().counters.add("reload_refused")
-        at = f" (set by {shown(held.changed_at)})" if held.changed_at is not None else ""
+        at = f" (set by {shown(held.watched.changed_at)})" if held.watched.changed_at is not None else ""
         fields = {"name": slot.holder.name, "was": kind_of(slot.memory), "now": f"{now} now{at}"}
         raise process.mismatch("input_replaced", where=held.line_of(slot.storage), **fields)
 
 
 def kind_of(value: Any) -> str:
     """What it is, as messages say it."""
-    if value is GONE:
-        return "gone"
+    if value is GONE or value is REPLACED:
+        return "gone" if value is GONE else "gone with its module"
     if not isinstance(value, Tensor):
         return repr(value) if value is None else f"a {type(value).__qualname__}"
     where = "" if value.is_cuda else f" on {value.device.type}"
@@ -559,16 +609,8 @@ def _is_unshared(tensor: Tensor) -> bool:
 
 
 def _is_bound_anew(scope: Any, name: str, tensor: Tensor) -> bool:
-    """Whether a variable has another tensor of the same kind: the module's, or that of a call that goes on.
-
-    Args:
-        scope: a module's dict, or a function's code.
-    """
-    found: Any = scope.get(name) if isinstance(scope, dict) else None
-    frame: Any = sys._getframe(1) if not isinstance(scope, dict) else None
-    while frame is not None and scope is not None and found is None:
-        found = locals_of(frame).get(name) if frame.f_code is scope else None
-        frame = frame.f_back
+    """Whether a variable has another tensor of the same kind."""
+    found = bound_to(name, scope)
     return isinstance(found, Tensor) and kind_of(found) == kind_of(tensor)
 
 
@@ -586,12 +628,16 @@ def held_inputs(program: Program, is_strict: bool, settings: list[Settings]) -> 
         return HeldInputs(program, tensors, is_strict, settings)
 
 
-def _references() -> tuple[int, int]:
-    """What ``sys.getrefcount`` gives of an attribute, and of a variable, where nothing else refers to the object."""
+def _references() -> tuple[int, int, int]:
+    """``sys.getrefcount`` of an attribute, a variable, and one with a view's base, to which nothing else refers."""
     kept = Kept(torch.empty(0, device="cpu"))
     of_attribute = sys.getrefcount(kept.tensor)
     variable = kept.tensor
-    return of_attribute, sys.getrefcount(variable) - 1
+    of_variable = sys.getrefcount(variable) - 1
+    with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
+        view = torch.empty(1, device="cpu").view(1)
+    base = view._base
+    return of_attribute, of_variable, sys.getrefcount(base)
 
 
-_ALONE, _OF_A_VARIABLE = _references()
+_ALONE, _OF_A_VARIABLE, _OF_A_BASE = _references()

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 import gfxgraph
+from gfxgraph import torch_names
 from gfxgraph.capture.replay import held_inputs
 from tests.conformance.conftest import on_both_platforms
 
@@ -841,6 +842,8 @@ COMPONENTS = [Net, Scaled, Latent, Experts, Lora, Rotary, Sampler, Normed, Tied,
 @pytest.mark.parametrize("kind", COMPONENTS)
 def test_a_reload_reaches_the_graphs(platform, kind):
     """Reload, replay, compare with eager; ten times, two graphs, and no more memory than before."""
+    if kind is Sharded and torch_names.version() < (2, 10):
+        pytest.skip("torch 2.9 has it refused by name, GuardMismatch: input_replaced")
     torch.manual_seed(0)
     net = kind()
     if isinstance(net, nn.Module):

@@ -44,15 +44,13 @@ class HipCalls:
                 self("hipModuleGetFunction", byref(function), module, name.encode())
                 self.functions[name] = function.value or 0
 
-    def __call__(self, symbol: str, *args: Any, expect: int = 0) -> int:
-        """Call the runtime; integers above 16 bits are handles."""
-        wide = [c_void_p(a) if isinstance(a, int) and a > 0xFFFF else a for a in args]
-        status = int(self.hip[symbol](*wide))
-        assert status == expect, f"{symbol} returned {status}, not {expect}"
-        return status
+    def __call__(self, symbol: str, *args: Any) -> None:
+        """Call the runtime, which must not refuse."""
+        status = self.status(symbol, *args)
+        assert status == 0, f"{symbol} returned {status}, not 0"
 
     def status(self, symbol: str, *args: Any) -> int:
-        """Call the runtime and hand its status on."""
+        """Call the runtime and hand its status on; integers above 16 bits are handles."""
         wide = [c_void_p(a) if isinstance(a, int) and a > 0xFFFF else a for a in args]
         status = int(self.hip[symbol](*wide))
         self.hip.hipGetLastError()

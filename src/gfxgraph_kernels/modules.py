@@ -306,7 +306,7 @@ def _head(facts: object, module: Any, args: tuple[Any, ...], kwargs: dict[str, A
     return token_steps.why_not_rows(x, module.weight) or linear(x, module.weight, module.bias)
 
 
-def _mlp(facts: Mlp, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _mlp(facts: Mlp, module: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
     x = _only(args, kwargs)
     if x is None:
         return "other arguments"
@@ -324,7 +324,7 @@ def _rotary(facts: Rotary, module: Any, args: tuple[Any, ...], kwargs: dict[str,
     return rotary_angles(positions, module.inv_freq, facts.scaling, x.dtype)
 
 
-def _attention(facts: AttentionModules, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _attention(facts: AttentionModules, module: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
     if args:
         return "other arguments"
     x = kwargs["hidden_states"]

@@ -32,9 +32,9 @@ class OngoingRecording(Protocol):
 
     paused: bool
     is_wary: bool
-    rows: list[Any]
     externals: dict[object, object]
 
+    def adopt(self, out: object) -> None: ...
     def __torch_dispatch__(self, func: object, types: object, args: object = ..., kwargs: object = ...) -> object: ...
 
 

@@ -81,11 +81,7 @@ def _refuse_without_layout(session: Session, name: str, made: object) -> None:
 
 
 def split(
-    session: Session,
-    row: UnsafeOp,
-    name: str,
-    make: Callable[[], tuple[Any, Step | None]],
-    where: Any = None,
+    session: Session, row: UnsafeOp, name: str, make: Callable[[], tuple[object, Step | None]], where: Any = None
 ) -> Any:
     """End the segment, run what is pending, do the host's part, and open the next segment.
 
@@ -117,7 +113,7 @@ def split(
 
 
 def _torchs_own(
-    session: Session, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any
+    session: Session, row: UnsafeOp, name: str, make: Callable[[], tuple[object, Step | None]], where: object
 ) -> Any:
     """For the policy "raise": do what torch does inside the capture, and name the operation in the error."""
     said = STOCK_TEXT
@@ -164,7 +160,7 @@ def _report_opaque(session: Session, tape: Any) -> None:
         )
 
 
-def host_call(session: Session, name: str, call: Callable[[], Any], repeat: bool = True) -> Any:
+def host_call(session: Session, name: str, call: Callable[[], object], repeat: bool = True) -> Any:
     """Split for a wait or another host call that a capture refuses: make it now, and again at each replay."""
     where = place()
 

@@ -45,7 +45,7 @@ def is_library_file(name: str) -> bool:
     return known
 
 
-def note_library(module: Any) -> None:
+def note_library(module: object) -> None:
     """Remember the module as a library's, unless a program may have the same name (``__main__``)."""
     if type(module) is str and module.startswith(("torch.", "triton.", *OUR_MODULES)):
         LIBRARIES.add(module)

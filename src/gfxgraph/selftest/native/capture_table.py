@@ -44,7 +44,7 @@ class Trial:
         driver.synchronize_stream(self.stream)
         driver.synchronize_stream(self.side)
 
-    def ask(self, symbol: str, *args: Any) -> int:
+    def ask(self, symbol: str, *args: object) -> int:
         """The status of a call; that work has not ended yet is an answer, no refusal."""
         status = self.gpu.status(symbol, *args)
         return 0 if status == NOT_READY else status
@@ -162,7 +162,7 @@ def measure(driver: GraphDriver, gpu: HipCalls, name: str, mode: str) -> Cell:
     return cell
 
 
-def rule(cell: Mapping[str, Any]) -> str:
+def rule(cell: Mapping[str, object]) -> str:
     """A cell in the words of a profile."""
     if cell["status"]:
         return f"refuses {cell['status']}" + ("" if cell["lives"] else " and invalidates")

@@ -88,7 +88,7 @@ class Holder:
             return REPLACED
         return step(owner, *self.steps[-1])  # reached in another way, if it is alive
 
-    def _reach(self) -> tuple[Any, Any, Any]:
+    def _reach(self) -> tuple[object, object, object]:
         """What is there, the object in which the way ends, and the one before."""
         before, at = None, self.root()
         for kind, key in self.steps[:-1]:
@@ -148,7 +148,7 @@ def locals_of(frame: FrameType) -> Mapping[str, object]:
     return scope
 
 
-def bound_to(name: str, scope: object) -> Any:
+def bound_to(name: str, scope: object) -> object:
     """What a variable has now; None if it is gone.
 
     Args:
@@ -315,7 +315,7 @@ class Search:
         return self._shared[kind]
 
 
-def _attributes(value: object) -> Iterator[tuple[str, Any]]:
+def _attributes(value: object) -> Iterator[tuple[str, object]]:
     yield from [*getattr(value, "__dict__", {}).items()]
     for kind in type(value).__mro__:
         for name, member in vars(kind).items():
@@ -366,11 +366,11 @@ def _holder(node: _Reached) -> Holder | None:
     return Holder(root, tuple(steps), node.name, is_slot, last, variable)
 
 
-def _same(value: object) -> Any:
+def _same(value: object) -> object:
     return value
 
 
-def _weakly(value: object) -> Callable[[], Any] | None:
+def _weakly(value: object) -> Callable[[], object] | None:
     """A weak reference; None if it takes none, as dicts, lists and many objects with slots."""
     try:
         return weakref.ref(value)

@@ -196,7 +196,7 @@ def _tensor_places(n_dims: int) -> tuple[list[int], int, int, int] | None:
     return [i * _WORD for i in sorted(changed)], of_storage, meta * _WORD, flag[0] * _WORD
 
 
-def words_of(tensor: Tensor) -> tuple[list[int], list[int], Any] | None:
+def words_of(tensor: Tensor) -> tuple[list[int], list[int], object] | None:
     """What to watch of a tensor: words of the Python object, words reached through pointers, and what to keep alive.
 
     None if it must be compared in Python.

@@ -99,13 +99,13 @@ class OptimizersBefore:
             group["lr"] = rate
 
 
-def _state_of(optimizer: Optimizer, kind: type) -> dict[tuple[object, str], Any]:
+def _state_of(optimizer: Optimizer, kind: type) -> dict[tuple[object, str], object]:
     """What it keeps of this type, by parameter and name."""
     states = [(each, state) for each, state in optimizer.state.items() if isinstance(state, dict)]
     return {(each, key): item for each, state in states for key, item in state.items() if isinstance(item, kind)}
 
 
-def _rates_of(optimizer: Optimizer) -> Iterator[tuple[dict[str, Any], Tensor]]:
+def _rates_of(optimizer: Optimizer) -> Iterator[tuple[dict[str, object], Tensor]]:
     """For each group whose rate may be a tensor on the device, one with the rate: made before the capture."""
     for group in optimizer.param_groups if isinstance(optimizer, _TAKE_RATES) else ():
         device = next((each.device for each in group["params"] if each.is_cuda), None)
@@ -149,7 +149,7 @@ class Settings(HostRead):
             if rate is not None:
                 del numbers["lr"]
 
-    def groups(self) -> list[dict[str, Any]]:
+    def groups(self) -> list[dict[str, object]]:
         """The dicts of what the program may set."""
         return self._groups
 

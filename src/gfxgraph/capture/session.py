@@ -41,6 +41,7 @@ from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.state import CAPTURING, CaptureState
 from gfxgraph.capture.torchs_graph import bare_launch
 from gfxgraph.capture.undo import Undo, hush, leave_modes, repair, set_sync_debug_mode
+from gfxgraph.core.tape import Place
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus, OnUnsafe
@@ -246,7 +247,7 @@ class Session:
         self.abort(error)
         return error
 
-    def refuse(self, name: str, reason: str, where: object = None) -> NoReturn:
+    def refuse(self, name: str, reason: str, where: Place | None = None) -> NoReturn:
         """End the capture because of a call of the program's that no replay would repeat as a call does."""
         raise self.failed(CaptureError("refused_in_capture", op=name, where=shown(where or place()), reason=reason))
 

@@ -42,6 +42,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
+from gfxgraph.core.tape import Place
 from gfxgraph.watching.memory_words import TAG_AT, differ, word_of, words_of, words_of_list
 
 NOTHING = object()
@@ -366,12 +367,9 @@ def same_tensors(tensors: Sequence[Tensor]) -> Callable[[], bool]:
     return lambda: same_addresses(held, addresses, positions) and check(*held)
 
 
-def _same_in_python(tensors: list[Any], addresses: list[int | None], positions: list[int]) -> bool:
-    return all(tensors[i].data_ptr() == addresses[i] for i in positions)
-
-
 same_addresses: Callable[[list[Any], list[int | None], list[int]], bool] = (
-    torch_names._tensors_data_ptrs_at_indices_equal or _same_in_python
+    torch_names._tensors_data_ptrs_at_indices_equal
+    or (lambda tensors, addresses, positions: all(tensors[i].data_ptr() == addresses[i] for i in positions))
 )
 
 
@@ -390,11 +388,11 @@ class Watchers:
         place: gives the program's running line, where a change is made.
     """
 
-    def __init__(self, place: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, place: Callable[[], Place | None] = lambda: None) -> None:
         self.has_changed = False
         self.may_be_swapped = False
         """Whether tensors may have exchanged what is behind their Python objects."""
-        self.changed_at: object = None
+        self.changed_at: Place | None = None
         """The line of the last change; None if it is not known (3.11)."""
         self._place = place
         self._names: dict[int, set[str]] = {}

@@ -26,6 +26,7 @@ from gfxgraph.capture.patches.torch_functions import STOCK, Targets, session_her
 from gfxgraph.capture.record.host_memory import HostRead
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.state import StepSession
+from gfxgraph.core.tape import Place
 from gfxgraph.types import OnUnsafe
 
 Change = tuple[str, object, object] | None
@@ -61,7 +62,7 @@ class OptimizersBefore:
         self._lent: list[tuple[dict[str, object], float]] = []
         """Groups whose rate is a tensor while the optimizer steps, with the program's number."""
         self._numbers = {each: _numbers_of(each) for each in _known}
-        self._stepped: dict[Optimizer, tuple[dict[tuple[object, str], Tensor], object]] = {}
+        self._stepped: dict[Optimizer, tuple[dict[tuple[object, str], object], Place]] = {}
         self.made: set[Optimizer] = set()
         """Optimizers that the captured code makes."""
 
@@ -137,7 +138,7 @@ def _difference(optimizer: Optimizer, before: list[dict[str, object]] | None) ->
 class Settings(HostRead):
     """The numbers of an optimizer's groups, and whether its state is the one that the graph writes."""
 
-    def __init__(self, optimizer: Optimizer, where: Any, rates: dict[int, Tensor]) -> None:
+    def __init__(self, optimizer: Optimizer, where: Place, rates: dict[int, Tensor]) -> None:
         self._where = where
         self._optimizer = weakref.ref(optimizer)
         self._numbers = _numbers_of(optimizer)

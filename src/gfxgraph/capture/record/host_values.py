@@ -39,7 +39,7 @@ from gfxgraph.capture.replay.graph_tensors import flat, kept_identity, memory_of
 from gfxgraph.capture.replay.program import CallStep, HostStep, ReadStep, Step
 from gfxgraph.capture.state import StepSession
 from gfxgraph.core.expressions import REFS, Expressions, Ref, ValueGuard, same_value
-from gfxgraph.core.tape import Args, Kwargs, leaves, substitute, where_of
+from gfxgraph.core.tape import Args, Kwargs, Place, leaves, substitute, where_of
 from gfxgraph.core.unsafe import BY_NAME
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
@@ -163,7 +163,7 @@ class HostValues:
             for index, part in enumerate(value)
         ]
 
-    def read_contents(self, tensor: Tensor, use: str, where: Any = None) -> None:
+    def read_contents(self, tensor: Tensor, use: str, where: Place | None = None) -> None:
         """A host tensor's contents escape, as a NumPy array: they are pinned."""
         value, ref, where = self._read(partial(_below_modes, STOCK["tolist"], tensor), use, where)
         self.escaped(ref, value, use, where)
@@ -211,13 +211,13 @@ class HostValues:
                         self.read_contents(copied, use)
         return made
 
-    def decided(self, read: Callable[[], Any], outcome: object, name: str, where: Any) -> ReadStep:
+    def decided(self, read: Callable[[], Any], outcome: object, name: str, where: Place) -> ReadStep:
         """Guard an operation that returns a bool, on which the program branches (``torch.equal``), or a number."""
         ref, step = self.new_read(read, outcome, name, where)
         self.escaped(ref, outcome, name, where)
         return step
 
-    def _read(self, read: Callable[[], Any], name: str, where: Any = None) -> tuple[Any, Ref, Any]:
+    def _read(self, read: Callable[[], Any], name: str, where: Place | None = None) -> tuple[Any, Ref, Place]:
         where = where or place()
         made: list[Ref] = []
 
@@ -230,7 +230,7 @@ class HostValues:
         value = self._capturing().split(_READ, name, make, where)
         return value, made[0], where
 
-    def new_read(self, read: Callable[[], Any], value: Any, name: str, where: Any) -> tuple[Ref, ReadStep]:
+    def new_read(self, read: Callable[[], Any], value: Any, name: str, where: Place) -> tuple[Ref, ReadStep]:
         ref = self.numbers.add(value)
         step = self._reads[ref.row] = ReadStep(name, where, read, ref.row)
         return ref, step
@@ -269,7 +269,7 @@ class HostValues:
 
     # -- numbers --------------------------------------------------------------------------------------
 
-    def give(self, value: Any, ref: Ref, where: Any = None) -> Any:
+    def give(self, value: Any, ref: Ref, where: Place | None = None) -> Any:
         """The number that the program gets; pinned, and plain, where torch's calls with it could not be seen."""
         is_int = isinstance(value, int)
         if wants_plain_numbers() or (is_int and not self._capturing().moving.starts()):
@@ -363,7 +363,7 @@ class HostValues:
         session = self._session()
         return session is None or session.is_over
 
-    def escaped(self, ref: Ref, value: Any, use: str, where: Any = None) -> None:
+    def escaped(self, ref: Ref, value: Any, use: str, where: Place | None = None) -> None:
         """A plain value that the program gets: each replay checks that it is the same.
 
         Raises:

@@ -22,8 +22,8 @@ from gfxgraph.capture.record.host_memory import HOST_DRAW, ON_HOST, host_generat
 from gfxgraph.capture.record.overloads import outs, written
 from gfxgraph.capture.record.user_lines import cause_of, place
 from gfxgraph.capture.replay.graph_tensors import flat, has_layout, is_wrapper
-from gfxgraph.capture.replay.program import CallStep, HostStep, ReplayStep, SegmentStep, Step
-from gfxgraph.core.tape import where_of
+from gfxgraph.capture.replay.program import CallStep, HostPart, HostStep, ReplayStep, SegmentStep, Step
+from gfxgraph.core.tape import Place, where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError
 from gfxgraph.types import OnUnsafe
@@ -80,9 +80,7 @@ def _refuse_without_layout(session: Session, name: str, made: object) -> None:
         session.refuse(name, reason)
 
 
-def split(
-    session: Session, row: UnsafeOp, name: str, make: Callable[[], tuple[object, Step | None]], where: Any = None
-) -> Any:
+def split(session: Session, row: UnsafeOp, name: str, make: HostPart, where: Place | None = None) -> Any:
     """End the segment, run what is pending, do the host's part, and open the next segment.
 
     Raises:
@@ -112,9 +110,7 @@ def split(
     return out
 
 
-def _torchs_own(
-    session: Session, row: UnsafeOp, name: str, make: Callable[[], tuple[object, Step | None]], where: object
-) -> Any:
+def _torchs_own(session: Session, row: UnsafeOp, name: str, make: HostPart, where: object) -> Any:
     """For the policy "raise": do what torch does inside the capture, and name the operation in the error."""
     said = STOCK_TEXT
     session.recorder.paused = True

@@ -39,9 +39,12 @@ from gfxgraph.capture.replay.graph_tensors import (
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.expressions import REFS, Expressions, ValueGuard, same_value, where_they_differ
-from gfxgraph.core.tape import Tape, TapeValue, leaves, substitute, where_of
+from gfxgraph.core.tape import Place, Tape, TapeValue, leaves, substitute, where_of
 from gfxgraph.errors import CaptureError, GfxGraphError, GfxGraphFault, ReplayError, first_line
 from gfxgraph.process import calls, process
+
+HostPart = Callable[[], "tuple[Any, Step | None]"]
+"""What the host does at a split: the program's result, and the step that does it at each replay."""
 
 
 class Step(ABC):
@@ -71,7 +74,7 @@ class PlacedStep(Step):
     """A step that is not a graph's: a call of the program's."""
 
     name: str
-    at: tuple[Any, int]
+    at: Place
     """Its line, as ``place`` gives it."""
 
     @property

@@ -33,13 +33,10 @@ class SimDriver(GraphDriver):
     def __init__(self, sim: Simulator) -> None:
         self._sim = sim
         self._device = sim.device
-        self.version = self._split_version()
+        self.version = sim.profile.version
         self.missing = frozenset()
         # Keeps graphs and graph execs made here alive until they are destroyed.
         self._made: dict[int, Graph | GraphExec] = {}
-
-    def _split_version(self) -> tuple[int, ...]:
-        return self._sim.profile.version
 
     def capture_info(self, stream: int) -> CaptureInfo:
         found = self._stream(stream)

@@ -142,8 +142,11 @@ class Command(click.Command):
 class Group(click.Group):
     """A group whose list shows the whole first sentence of each command: click cuts it to a line."""
 
+    def summary(self, name: str) -> str:
+        return self.commands[name].get_short_help_str(limit=200)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, self.commands[name].get_short_help_str(limit=200)) for name in self.list_commands(ctx)]
+        rows = [(name, self.summary(name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

@@ -20,7 +20,7 @@ from gfxgraph.cli import _contract
 FOLDER = Path(__file__).parent
 
 
-class Commands(click.Group):
+class Commands(_contract.Group):
     """A group whose commands are the files beside this one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -49,10 +49,8 @@ class Commands(click.Group):
             return _chinese.translated(self, "gfxgraph").make_context(info_name, args, parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, summary(name)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+    def summary(self, name: str) -> str:
+        return summary(name)
 
 
 def summary(name: str) -> str:

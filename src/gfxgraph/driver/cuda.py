@@ -6,7 +6,7 @@ process has one of it however many runtimes it carries.
 
 from __future__ import annotations
 
-from ctypes import byref, c_char_p, c_int, c_void_p
+from ctypes import byref, c_char_p, c_void_p
 
 from gfxgraph.driver import layouts
 from gfxgraph.driver.graphs import GraphDriver
@@ -20,11 +20,6 @@ class CudaDriver(GraphDriver):
     name = "cuda"
     node_struct = layouts.CudaKernelNodeParams
     node_kinds = layouts.CUDA_NODE_KINDS
-
-    def _split_version(self) -> tuple[int, ...]:
-        number = c_int()
-        self.table.call("version", byref(number))
-        return number.value // 1000, number.value % 1000 // 10
 
     def kernel_name(self, node: int) -> str:
         raw = self._raw_params(node)

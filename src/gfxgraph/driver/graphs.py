@@ -19,7 +19,7 @@ from gfxgraph.driver import params as kernel_params
 from gfxgraph.driver.joined import JoinedExec, KernelCopyNode, Parts
 from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.driver.small_copies import CopyKernel, pointer, relaxed
-from gfxgraph.driver.table import SUCCESS, Table
+from gfxgraph.driver.table import SUCCESS, Table, split_version
 from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
 
 # hipStreamCaptureMode and its CUDA twin. Relaxed alone may be ended from any thread.
@@ -44,11 +44,10 @@ class GraphDriver(ABC):
     def __init__(self, table: Table) -> None:
         self.table = table
         self.library = table.found.path
-        self.version = self._split_version()
+        number = c_int()
+        table.call("version", byref(number))
+        self.version = split_version(table.backend, number.value)
         self.missing = table.missing
-
-    @abstractmethod
-    def _split_version(self) -> tuple[int, ...]: ...
 
     @abstractmethod
     def kernel_name(self, node: int) -> str:

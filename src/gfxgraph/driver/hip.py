@@ -6,7 +6,7 @@ or by function, argument layouts only from 7.11 on, and captures that fail witho
 
 from __future__ import annotations
 
-from ctypes import byref, c_int, c_void_p
+from ctypes import byref, c_void_p
 
 from gfxgraph.driver import layouts
 from gfxgraph.driver.graphs import MODE_RELAXED, GraphDriver
@@ -20,11 +20,6 @@ class HipDriver(GraphDriver):
     name = "hip"
     node_struct = layouts.HipKernelNodeParams
     node_kinds = layouts.HIP_NODE_KINDS
-
-    def _split_version(self) -> tuple[int, ...]:
-        number = c_int()
-        self.table.call("version", byref(number))
-        return number.value // 10_000_000, number.value // 100_000 % 100, number.value % 100_000
 
     # Kernels -----------------------------------------------------------------------------------
 

@@ -17,6 +17,13 @@ from gfxgraph.errors import DriverError
 SUCCESS = 0
 
 
+def split_version(backend: str, number: int) -> tuple[int, ...]:
+    """HIP packs 7.2.26015 as 70226015, CUDA 13.0 as 13000."""
+    if backend == "cuda":
+        return number // 1000, number % 1000 // 10
+    return number // 10_000_000, number // 100_000 % 100, number % 100_000
+
+
 class Table:
     """Function pointers of one runtime.
 

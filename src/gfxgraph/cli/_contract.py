@@ -119,10 +119,10 @@ class OutFile(click.Path):
 
 def refuse_name(kind: str, name: str, known: Iterable[str], listed: str) -> NoReturn:
     """End the command because there is no ``kind`` called ``name``; near names are suggested."""
-    refuse("no_such_name", kind=kind, name=name, near=near(name, known), listed=listed)
+    refuse("no_such_name", kind=kind, name=name, near=near_names(name, known), listed=listed)
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def near_names(name: str, known: Iterable[str]) -> str:
     """The names of ``known`` that ``name`` may have meant, or "none"."""
     # lazily: a name is rarely wrong
     from difflib import get_close_matches

@@ -6,12 +6,11 @@ process has one of it however many runtimes it carries.
 
 from __future__ import annotations
 
-from ctypes import byref, c_char_p, c_void_p
+from ctypes import byref, c_char_p
 
 from gfxgraph.driver import layouts
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.driver.params import Layout
-from gfxgraph.driver.table import SUCCESS
 from gfxgraph.errors import DriverError
 from gfxgraph.types import CaptureStatus
 
@@ -45,9 +44,6 @@ class CudaDriver(GraphDriver):
         """
         if self.capture_info(stream).status is CaptureStatus.NONE:
             return
-        graph = c_void_p()
-        status = self.table.raw("end_capture")(stream, byref(graph))
-        if status == SUCCESS and graph.value:
-            self.table.call("graph_destroy", graph)
+        status = self._end_and_discard(stream)
         if self.capture_info(stream).status is not CaptureStatus.NONE:
             raise DriverError("capture_not_abandoned", stream=hex(stream), status=self.table.status_name(status))

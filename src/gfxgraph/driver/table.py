@@ -63,7 +63,7 @@ class Table:
         """The runtime's own name of a function."""
         return self._symbols[name]
 
-    def raw(self, name: str) -> Callable[..., Any]:
+    def function(self, name: str) -> Callable[..., Any]:
         """Return the function itself; the caller passes its status to `check`.
 
         Raises:
@@ -82,7 +82,7 @@ class Table:
         Raises:
             DriverError: `graph_api_missing`.
         """
-        self.raw(name)
+        self.function(name)
         pointer = self.found.handle[self._symbols[name]]
         pointer.restype = self._functions[name].restype  # type: ignore[attr-defined]
         return pointer  # type: ignore[no-any-return]
@@ -93,7 +93,7 @@ class Table:
         Raises:
             DriverError: `driver_call_failed`, with the runtime's name for the status.
         """
-        status = self.raw(name)(*args)
+        status = self.function(name)(*args)
         if status != SUCCESS:
             self.check(status, name, args)
 

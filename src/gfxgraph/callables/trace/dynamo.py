@@ -227,6 +227,7 @@ class Configured:
     def _trace(self, *args: Any, **kwargs: Any) -> Any:
         front, known = self._owner(), torch_names.dynamo_config
         wanted = {**_CONFIG, **(_for_symbols(front) if front is not None and front.is_dynamic else {})}
+        wanted["trace_autograd_ops"] = front is not None and front.traces_gradients  # torch 2.11 and later
         if args[0].f_code.co_name.startswith(_RESUMED):
             wanted["recompile_limit"] = MAX_TRACES
         n_before = 0 if front is None else len(front.graphs)
@@ -438,6 +439,9 @@ class Frontend:
         """Whether it does because an argument was nested deeper than its calls may be: others are traced."""
         self.keeps = WAITS if inspect.iscoroutinefunction(fn) else ""
         """Why no call may go through Dynamo any more: a new trace would see something else than the function does."""
+        self.traces_gradients = True
+        """Whether ``autograd.grad`` inside it becomes part of a graph: not of one piece of several, whose inputs have no
+        past."""
         self.does_catch = False
         """Whether some of its code may continue after an error."""
         self.does_ask_by_name = False
@@ -495,6 +499,14 @@ class Frontend:
         replaced = [each for found, _ in self.graphs[n_before:] for each in found.replaced]
         self._inside.note(guarded.guard_manager, scope, frozenset(code), replaced)
         self.keeps = self.keeps or self._inside.why_eager
+
+    def has_gradients_in_pieces(self, world: World) -> bool:
+        """Whether ``autograd.grad`` lies in a graph of a call that runs in pieces, and is now left to Python."""
+        nodes = (node for found, _ in self.graphs for node in found.graph.graph.nodes)
+        if not world.why_pieces or all(node.target is not torch.autograd.grad for node in nodes):
+            return False
+        self.traces_gradients = False
+        return True
 
     # -- ways to run a call ---------------------------------------------------------------------------
 

@@ -440,8 +440,7 @@ class Frontend:
         self.keeps = WAITS if inspect.iscoroutinefunction(fn) else ""
         """Why no call may go through Dynamo any more: a new trace would see something else than the function does."""
         self.traces_gradients = True
-        """Whether ``autograd.grad`` inside it becomes part of a graph: not of one piece of several, whose inputs have no
-        past."""
+        """Whether ``autograd.grad`` is part of its graphs: not where they are pieces, whose inputs have no past."""
         self.does_catch = False
         """Whether some of its code may continue after an error."""
         self.does_ask_by_name = False
@@ -499,14 +498,6 @@ class Frontend:
         replaced = [each for found, _ in self.graphs[n_before:] for each in found.replaced]
         self._inside.note(guarded.guard_manager, scope, frozenset(code), replaced)
         self.keeps = self.keeps or self._inside.why_eager
-
-    def has_gradients_in_pieces(self, world: World) -> bool:
-        """Whether ``autograd.grad`` lies in a graph of a call that runs in pieces, and is now left to Python."""
-        nodes = (node for found, _ in self.graphs for node in found.graph.graph.nodes)
-        if not world.why_pieces or all(node.target is not torch.autograd.grad for node in nodes):
-            return False
-        self.traces_gradients = False
-        return True
 
     # -- ways to run a call ---------------------------------------------------------------------------
 
@@ -646,6 +637,8 @@ class Frontend:
                 seen = [versions.get(id(t)) for t in world.tensors]
                 world.written = [each[0] for each in seen if each is not None and each[0]._version != each[1]]
                 world.why_pieces = world.why_pieces or next((each.effect for each in found if each.effect), "")
+                nodes = (node for each in found for node in each.graph.graph.nodes)
+                world.takes_gradients = any(node.target is torch.autograd.grad for node in nodes)
                 self.keeps = self.keeps or world.why_eager
                 self.worlds.append(world)
                 del self.worlds[:-MOST_WORLDS]

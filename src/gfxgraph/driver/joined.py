@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import addressof, byref, c_void_p
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gfxgraph.driver.small_copies import THREADS, Arguments, CopyKernel, pointer
 from gfxgraph.errors import DriverError
@@ -69,7 +69,9 @@ class JoinedExec:
     ``launch()`` returns a status; 0 where it was accepted.
     """
 
-    def __init__(self, driver: Any, kernel: Any, graph: int, into: Parts, back: Parts, stream: int) -> None:
+    def __init__(
+        self, driver: GraphDriver, kernel: CopyKernel, graph: int, into: Parts, back: Parts, stream: int
+    ) -> None:
         """Build it.
 
         Args:
@@ -97,7 +99,7 @@ class JoinedExec:
         self._stream = c_void_p(stream)
         self.launch: Callable[[], int] = driver.launcher(self._exec, self._stream)
 
-    def _build(self, kernel: Any, graph: int, into: Parts, back: Parts) -> None:
+    def _build(self, kernel: CopyKernel, graph: int, into: Parts, back: Parts) -> None:
         driver = self._driver
         self.into = driver.copy_node(kernel, self._graph, into, ()) if into else None
         child = driver.add_child(self._graph, graph, [self.into.node] if self.into else [])
@@ -129,5 +131,5 @@ class JoinedExec:
             self.close()
 
 
-def _shape(driver: Any, graph: int) -> tuple[int, int]:
+def _shape(driver: GraphDriver, graph: int) -> tuple[int, int]:
     return len(driver.nodes(graph)), len(driver.edges(graph))

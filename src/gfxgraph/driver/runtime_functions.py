@@ -85,13 +85,7 @@ FUNCTIONS = (
     F("instantiate", "hipGraphInstantiateWithFlags", "cuGraphInstantiateWithFlags", (P, H, L)),
     F("exec_destroy", "hipGraphExecDestroy", "cuGraphExecDestroy", (H,)),
     F("launch", "hipGraphLaunch", "cuGraphLaunch", (H, H)),
-    F(
-        "set_enabled",
-        "hipGraphNodeSetEnabled",
-        "cuGraphNodeSetEnabled",
-        (H, H, U),
-        ("set_node_enabled",),
-    ),
+    F("set_enabled", "hipGraphNodeSetEnabled", "cuGraphNodeSetEnabled", (H, H, U), ("set_node_enabled",)),
     F("get_enabled", "hipGraphNodeGetEnabled", "cuGraphNodeGetEnabled", (H, H, P), ("node_enabled",)),
     F(
         "exec_kernel_params",

@@ -26,8 +26,8 @@ from gfxgraph.capture.record.host_memory import HOST_DRAW, ON_HOST, host_generat
 from gfxgraph.capture.record.overloads import outs, written
 from gfxgraph.capture.record.user_lines import cause_of, place
 from gfxgraph.capture.replay.graph_tensors import flat, has_layout, is_wrapper
-from gfxgraph.capture.replay.program import CallStep, HostStep, ReplayStep, SegmentStep, Step
-from gfxgraph.core.tape import Args, Kwargs, where_of
+from gfxgraph.capture.replay.program import CallStep, HostPart, HostStep, ReplayStep, SegmentStep, Step
+from gfxgraph.core.tape import Args, Kwargs, Place, where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError
 from gfxgraph.types import OnUnsafe
@@ -120,13 +120,7 @@ def _refuse_without_layout(session: Session, name: str, made: object) -> None:
         session.refuse(name, reason)
 
 
-def split(
-    session: Session,
-    row: UnsafeOp,
-    name: str,
-    make: Callable[[], tuple[Any, Step | None]],
-    where: Any = None,
-) -> Any:
+def split(session: Session, row: UnsafeOp, name: str, make: HostPart, where: Place | None = None) -> Any:
     """End the segment, run what is pending, do the host's part, and open the next segment.
 
     Raises:
@@ -156,9 +150,7 @@ def split(
     return out
 
 
-def _torchs_own(
-    session: Session, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any
-) -> Any:
+def _torchs_own(session: Session, row: UnsafeOp, name: str, make: HostPart, where: object) -> Any:
     """For the policy "raise": do what torch does inside the capture, and name the operation in the error."""
     said = STOCK_TEXT
     session.recorder.paused = True
@@ -204,7 +196,7 @@ def _report_opaque(session: Session, tape: Any) -> None:
         )
 
 
-def host_call(session: Session, name: str, call: Callable[[], Any], repeat: bool = True) -> Any:
+def host_call(session: Session, name: str, call: Callable[[], object], repeat: bool = True) -> Any:
     """Split for a wait or another host call that a capture refuses: make it now, and again at each replay."""
     where = place()
 

@@ -1,0 +1,221 @@
+"""Loops as programs write them: eager's results, effects and numbers of steps, in every call."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gfxgraph
+from gfxgraph.callables.control.loops import WhileLoop
+
+pytestmark = pytest.mark.any_platform
+MOST = 40
+
+
+@pytest.fixture(autouse=True)
+def no_grad():
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+def on_device(*values, dtype=None):
+    return tuple(torch.tensor(value, device="cuda", dtype=dtype) for value in values)
+
+
+def randn(*size):
+    return torch.randn(*size, device="cuda")
+
+
+# -- programs: condition, body, and the states of several calls ----------------------------------------------------
+
+
+def newton():
+    """Square roots."""
+    starts = [(torch.ones(16, device="cuda"), torch.rand(16, device="cuda") * scale + 0.5) for scale in (9, 400, 2)]
+    return lambda x, a: (x * x / a - 1).abs().max() > 1e-5, lambda x, a: ((x + a / x) / 2, a), starts
+
+
+def power_iteration():
+    """The largest eigenvalue, until it moves no more."""
+    m = randn(12, 12)
+    m = m @ m.t()
+
+    def body(v, value, moved):
+        w = m @ v
+        now = w.norm()
+        return w / now, now, (now - value).abs()
+
+    starts = [(randn(12), *on_device(0.0, 1e9)) for _ in range(3)]
+    return lambda v, value, moved: moved > 1e-1, body, starts
+
+
+def _decoding(writes):
+    """Tokens until the end of the text; keys and values of earlier ones in a cache."""
+    table, head, end = randn(11, 8), randn(8, 11), 3
+
+    def body(tokens, at, cache):
+        x = table[tokens.gather(0, at.view(1))]
+        cache = writes(cache, at.view(1), x)
+        seen = torch.arange(24, device="cuda") <= at
+        weights = (cache @ x[0]).masked_fill(~seen, -1e9).softmax(0)
+        chosen = ((weights @ cache + x[0]) @ head).argmax()
+        at = at + 1
+        return tokens.scatter(0, at.view(1), chosen.view(1)), at, cache
+
+    def goes_on(tokens, at, cache):
+        return (tokens.gather(0, at.view(1)) != end).all() & (at < 22)
+
+    starts = [
+        (torch.full((24,), first, device="cuda"), *on_device(0), torch.zeros(24, 8, device="cuda"))
+        for first in (1, 5, 9, 3)
+    ]
+    return goes_on, body, starts
+
+
+def decoding():
+    return _decoding(lambda cache, at, x: cache.index_copy(0, at, x))
+
+
+def decoding_into_the_callers_cache():
+    return _decoding(lambda cache, at, x: cache.index_copy_(0, at, x))
+
+
+def fixed_point():
+    """Several tensors that depend on each other."""
+    a, b = randn(6, 6) * 0.1, randn(6)
+
+    def body(x, y, z, moved, n):
+        now = torch.tanh(a @ y + b)
+        return now, (x + z) / 3, x * 0.5 + y * 0.1, (now - x).abs().max(), n + 1
+
+    starts = [(randn(6), randn(6), randn(6), *on_device(1.0, 0)) for _ in range(3)]
+    return lambda x, y, z, moved, n: moved > 1e-4, body, starts
+
+
+def passed_through():
+    """Three of four come back as they are."""
+    starts = [(randn(5), *on_device(0, n, 1.5)) for n in (4, 7, 1, 0)]
+    return lambda x, n, most, w: n < most, lambda x, n, most, w: (x * w, n + 1, most, w), starts
+
+
+def swapped():
+    """(a, b) becomes (b, a), with a counter."""
+    starts = [(randn(4), randn(4), *on_device(n)) for n in (5, 6, 1, 0)]
+    return lambda a, b, n: n > 0, lambda a, b, n: (b, a, n - 1), starts
+
+
+def swapped_and_written():
+    """The tensors change places, and one is written in place: the caller's, as in eager execution."""
+    starts = [(randn(4), randn(4), *on_device(n)) for n in (5, 6, 1, 0)]
+    return lambda a, b, n: n > 0, lambda a, b, n: (b, a.mul_(2).add_(1), n - 1), starts
+
+
+def one_element_twice():
+    """The same tensor in two places of the next state."""
+
+    def body(a, b, n):
+        c = a + b * 0.5
+        return c, c, n - 1
+
+    x = randn(3)
+    return lambda a, b, n: n > 0, body, [(randn(3), randn(3), *on_device(n)) for n in (5, 4)] + [(x, x, *on_device(3))]
+
+
+def views():
+    """Parts of one tensor, a view of an argument, and a state that is transposed in each step."""
+
+    def body(a, b, m, n):
+        both = torch.cat([b, a]) * 1.01
+        return both[:3], both[3:], m.t(), n - 1
+
+    starts = [(randn(3), randn(3), randn(4, 4), *on_device(n)) for n in (5, 6, 2)]
+    return lambda a, b, m, n: n > 0, body, starts
+
+
+def views_of_the_state():
+    """Each next state lies inside the last."""
+    starts = [(randn(8)[::2], randn(6, 6)[1:4, 2:5], *on_device(n)) for n in (5, 2, 1)]
+    return lambda a, m, n: n > 0, lambda a, m, n: (a.flip(0) + 1, m.t() * 2, n - 1), starts
+
+
+def fibonacci():
+    """Integers."""
+    starts = [on_device(0, 1, n) for n in (9, 10, 1, 0, 30)]
+    return lambda a, b, n: n > 0, lambda a, b, n: (b, a + b, n - 1), starts
+
+
+def only_written():
+    """A state that is one tensor, written in place."""
+    starts = [(torch.zeros(3, device="cuda") + k,) for k in (0, 3, 4.5, 9)]
+    return lambda x: x.sum() < 20, lambda x: x.add_(1), starts
+
+
+def from_outside():
+    """A state that becomes a tensor of the program's."""
+    table = randn(4)
+    starts = [(randn(4), *on_device(n)) for n in (3, 1, 0, 4)]
+    return lambda x, n: n > 0, lambda x, n: (table, n - 1), starts
+
+
+def flag_in_the_state():
+    """The condition is an element of the state."""
+    starts = [(*on_device(limit), *on_device(True)) for limit in (3.0, 9.0, 0.5)]
+    return lambda x, goes: goes, lambda x, goes: (x - 1, x > 2), starts
+
+
+def random_walk():
+    """Numbers drawn in each step."""
+    starts = [(torch.zeros(4, device="cuda"), *on_device(n)) for n in (6, 5, 1)]
+    return lambda x, n: n > 0, lambda x, n: (x + torch.rand_like(x), n - 1), starts
+
+
+def endless():
+    """Ends at its bound."""
+    return lambda x: x.sum() < 1e9, lambda x: x + 1, [(randn(4),) for _ in range(3)]
+
+
+PROGRAMS = (
+    newton, power_iteration, decoding, decoding_into_the_callers_cache, fixed_point, passed_through, swapped,
+    swapped_and_written, one_element_twice, views, views_of_the_state, fibonacci, only_written, from_outside,
+    flag_in_the_state, random_walk, endless,
+)  # fmt: skip
+
+
+def eagerly(condition, body, state):
+    n = 0
+    while bool(condition(*state)) and n < MOST:
+        made = body(*state)
+        state, n = made if isinstance(made, tuple) else (made,), n + 1
+    return [t.clone() for t in state], n, bool(condition(*state))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_a_loop_gives_what_eager_gives(platform, program):
+    """Results, steps, what is written to the caller's tensors, and results kept from earlier calls."""
+    condition, body, starts = program()
+    loop = WhileLoop(condition, body, max_steps=MOST)
+    kept = []
+    for turn in range(3):
+        for state in starts:
+            # Tensors that are one here are one there.
+            mine, theirs = ({id(t): _like(t) for t in state} for _ in range(2))
+            torch.cuda.manual_seed(turn)
+            want, n, goes_on = eagerly(condition, body, [theirs[id(t)] for t in state])
+            torch.cuda.manual_seed(turn)
+            got = loop(*[mine[id(t)] for t in state])
+            assert loop.n_steps == n and loop.hit_bound == goes_on
+            kept.append((got, want))
+            assert all(torch.equal(mine[key], theirs[key]) for key in mine), "the caller's tensors"
+            for got, want in kept:
+                assert all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(got, want, strict=True))
+    homes = [t.untyped_storage().data_ptr() for got, _ in kept for t in got]
+    assert len(set(homes)) == len(homes), "each result has memory of its own"
+    assert loop.stats()["replays"] and not loop.why_eager
+
+
+def _like(t):
+    """A copy with the same strides."""
+    n = 1 + sum((size - 1) * stride for size, stride in zip(t.size(), t.stride()))
+    made = torch.empty(n, dtype=t.dtype, device=t.device).as_strided(t.size(), t.stride())
+    return made.copy_(t)

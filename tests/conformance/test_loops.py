@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
 import gfxgraph
+from gfxgraph.callables import buffers
 from gfxgraph.callables.control.loops import WhileLoop
+from gfxgraph_simulator.planted_faults import Faults
+from tests.conformance.conftest import HAS_GPU
 
 pytestmark = pytest.mark.any_platform
 MOST = 40
@@ -119,7 +124,11 @@ def one_element_twice():
         return c, c, n - 1
 
     x = randn(3)
-    return lambda a, b, n: n > 0, body, [(randn(3), randn(3), *on_device(n)) for n in (5, 4)] + [(x, x, *on_device(3))]
+    return (
+        lambda a, b, n: n > 0,
+        body,
+        [(randn(3), randn(3), *on_device(n)) for n in (5, 4)] + [(x, x, *on_device(3))],
+    )
 
 
 def views():
@@ -219,3 +228,95 @@ def _like(t):
     n = 1 + sum((size - 1) * stride for size, stride in zip(t.size(), t.stride()))
     made = torch.empty(n, dtype=t.dtype, device=t.device).as_strided(t.size(), t.stride())
     return made.copy_(t)
+
+
+# -- what a step costs, and what happens if one fails --------------------------------------------------------------
+
+
+def halving(limit=1e-3):
+    """Four operations, the condition included, and a state of one large tensor and a counter."""
+    return WhileLoop(lambda x, n: x.max() > limit, lambda x, n: (x * 0.5, n + 1), max_steps=MOST)
+
+
+@pytest.fixture
+def simulated(platform):
+    if HAS_GPU:
+        pytest.skip("counts and planted failures are the simulator's")
+    import gfxgraph_simulator as simulator
+
+    return simulator.active()
+
+
+def test_a_step_is_one_launch_and_copies_nothing(simulated, monkeypatch):
+    """However many steps: the state is copied when the loop begins and when it ends."""
+    copied, copy_all = [], buffers.copy_all
+
+    def counting(targets, sources, **how):
+        copied.extend(source.nbytes for source in sources)
+        return copy_all(targets, sources, **how)
+
+    monkeypatch.setattr(buffers, "copy_all", counting)
+    loop, x = halving(), torch.ones(1 << 12, device="cuda")
+    found = []
+    for size in (1.0, 1.0, 1e-1, 1e-2, 1.0):
+        copied.clear()
+        simulated.faults = Faults()
+        y, n = loop(x * size, torch.zeros((), device="cuda"))
+        assert torch.equal(y, x * size * 0.5**loop.n_steps) and n == loop.n_steps
+        found.append((loop.n_steps, simulated.faults.calls["launch"], sum(copied)))
+    state = x.nbytes + 4
+    # One launch tests the state that the loop begins with; its copy and the flag's are that test's.
+    assert [(steps, launches - steps) for steps, launches, _ in found[2:]] == [(7, 1), (4, 1), (10, 1)]
+    assert found[3][2] == found[4][2] == 2 * state + 1, (found, state)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 6])
+def test_a_step_that_cannot_be_launched_is_made_eagerly(simulated, at):
+    """Whichever it is: the others are launched, no step is lost, none is made twice."""
+    log = torch.zeros((), device="cuda")
+
+    def body(x, n):
+        log.add_(1)
+        return x * 0.5, n + 1
+
+    loop, x = WhileLoop(lambda x, n: n < 9, body, max_steps=MOST), torch.ones(8, device="cuda")
+    for turn in range(4):
+        log.zero_()
+        simulated.faults = Faults()
+        if turn == 2:
+            simulated.faults.fail_nth("launch", at, 1)
+        y, n = loop(x, torch.zeros((), device="cuda"))
+        assert torch.equal(y, x / 512) and n == log == loop.n_steps == 9
+    assert loop.stats()["replays"] > 20
+
+
+def test_two_threads_run_one_loop(platform):
+    """Each gets its own result."""
+    loop, wrong = halving(), []
+
+    def run(size):
+        with torch.no_grad():
+            for _ in range(6):
+                y, n = loop(torch.full((64,), size, device="cuda"), torch.zeros((), device="cuda"))
+                if not torch.equal(y, torch.full((64,), size, device="cuda") * 0.5 ** n.item()) or y.max() > 1e-3:
+                    wrong.append((size, y.max(), n))
+
+    threads = [threading.Thread(target=run, args=(size,)) for size in (1.0, 0.25)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_another_graph_between_the_calls_of_a_loop(platform):
+    """Graphs of other functions, captured before and after the loop's, overwrite nothing of its results."""
+    others = [gfxgraph.graphed(lambda x, k=k: (x * k).cos() @ x + k) for k in range(3)]
+    loop, x = halving(), randn(16, 16).abs()
+    kept = []
+    for turn in range(6):
+        for other in others[: turn + 1]:
+            other(x)
+        y, n = loop(x * (turn + 1), torch.zeros((), device="cuda"))
+        kept.append((y, x * (turn + 1) * 0.5 ** n.item()))
+        assert all(torch.equal(got, want) for got, want in kept)

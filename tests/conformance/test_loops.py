@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import threading
 
 import pytest
@@ -9,7 +11,9 @@ import torch
 
 import gfxgraph
 from gfxgraph.callables import buffers
+from gfxgraph.callables.control import one_launch
 from gfxgraph.callables.control.loops import WhileLoop
+from gfxgraph.errors import DriverError
 from gfxgraph_simulator.planted_faults import Faults
 from tests.conformance.conftest import HAS_GPU
 
@@ -191,6 +195,10 @@ PROGRAMS = (
 )  # fmt: skip
 
 
+STEP_BY_STEP = views, views_of_the_state, from_outside, random_walk
+"""Those whose steps draw, and those whose state has another layout in each step, or is a tensor of the program's."""
+
+
 def eagerly(condition, body, state):
     n = 0
     while bool(condition(*state)) and n < MOST:
@@ -199,8 +207,49 @@ def eagerly(condition, body, state):
     return [t.clone() for t in state], n, bool(condition(*state))
 
 
+class Whole:
+    """What a driver with conditional nodes does, over the simulator's."""
+
+    n = 0
+
+    def __init__(self, driver, steps, left, stream):
+        self._driver, self._left = driver, ctypes.c_uint.from_address(left)
+        self._steps = [(driver.instantiate(graph), ctypes.c_ubyte.from_address(flag)) for graph, flag in steps]
+        self.on(stream)
+
+    def on(self, stream):
+        self._stream = stream
+
+    def launch(self):
+        Whole.n += 1
+        for graph_exec, flag in itertools.cycle(self._steps):
+            self._driver.launch(graph_exec, self._stream)
+            left = (self._left.value >> 1) - 1
+            self._left.value = left << 1 | flag.value
+            if not (left and flag.value):
+                return 0
+
+
+@pytest.fixture(params=["gpu"] if HAS_GPU else ["hip", "one launch"])
+def way(request, monkeypatch):
+    """How the steps are launched: one by one, or as by a driver with conditional nodes; a GPU has one way."""
+    if request.param == "gpu":
+        gfxgraph.enable(allow_cuda=True, validate=False)
+    else:
+        gfxgraph.enable(simulate="hip" if request.param == "hip" else "cuda", validate=False)
+    if request.param == "one launch":
+        from gfxgraph_simulator.driver import SimDriver
+
+        monkeypatch.setattr(SimDriver, "has_while_loop", True)
+        monkeypatch.setattr(SimDriver, "while_loop", lambda driver, *about: Whole(driver, *about))
+        one_launch._runs_right.cache_clear()
+    Whole.n = 0
+    yield request.param
+    gfxgraph.disable()
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_a_loop_gives_what_eager_gives(platform, program):
+def test_a_loop_gives_what_eager_gives(way, program):
     """Results, steps, what is written to the caller's tensors, and results kept from earlier calls."""
     condition, body, starts = program()
     loop = WhileLoop(condition, body, max_steps=MOST)
@@ -220,7 +269,9 @@ def test_a_loop_gives_what_eager_gives(platform, program):
                 assert all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(got, want, strict=True))
     homes = [t.untyped_storage().data_ptr() for got, _ in kept for t in got]
     assert len(set(homes)) == len(homes), "each result has memory of its own"
-    assert loop.stats()["replays"] and not loop.why_eager
+    assert loop.stats()["replays"] and not loop.why_eager and "itself" not in str(loop.stats())
+    if way == "one launch":
+        assert (Whole.n > 1) == (program not in STEP_BY_STEP)
 
 
 def _like(t):
@@ -268,6 +319,30 @@ def test_a_step_is_one_launch_and_copies_nothing(simulated, monkeypatch):
     # One launch tests the state that the loop begins with; its copy and the flag's are that test's.
     assert [(steps, launches - steps) for steps, launches, _ in found[2:]] == [(7, 1), (4, 1), (10, 1)]
     assert found[3][2] == found[4][2] == 2 * state + 1, (found, state)
+
+
+@pytest.mark.parametrize("refuses", ["to build it", "to launch it", "to run it right"])
+def test_a_loop_that_the_runtime_refuses_is_launched_step_by_step(way, monkeypatch, refuses):
+    """The steps left are made one by one, and the reason is reported once."""
+    if way != "one launch":
+        pytest.skip("there it is launched so anyway")
+
+    def refused(driver, steps, left, stream):
+        raise DriverError("driver_call_failed", api="cuGraphAddNode", status="-", number=801, detail="")
+
+    if refuses == "to build it":
+        from gfxgraph_simulator.driver import SimDriver
+
+        monkeypatch.setattr(SimDriver, "while_loop", refused)
+    else:
+        monkeypatch.setattr(Whole, "launch", lambda self: int(refuses == "to launch it"))
+        monkeypatch.setattr(one_launch, "_runs_right", lambda *about: refuses == "to launch it")
+    loop, x = halving(), torch.ones(64, device="cuda")
+    for _ in range(3):
+        y, n = loop(x, torch.zeros((), device="cuda"))
+        assert torch.equal(y, x * 0.5**10) and n == loop.n_steps == 10
+    step = next(iter(loop._step._entries.values()))
+    assert step._ring.why_not and loop.stats()["replays"] == 3 * 10 - 1 + 2 and "itself" not in str(loop.stats())
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 6])

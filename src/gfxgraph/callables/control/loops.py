@@ -34,6 +34,7 @@ from gfxgraph.callables.arena import CaptureDied
 from gfxgraph.callables.buffers import Inputs, from_before
 from gfxgraph.callables.captured import Capture, Captured, Instance, Options, Route
 from gfxgraph.callables.control.conditional import summed
+from gfxgraph.callables.control.one_launch import OneLaunch
 from gfxgraph.callables.fast_path import GuardWriter
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.pieces.graph_numbers import make_piece
@@ -139,8 +140,10 @@ class _CapturedSteps(Captured):
     def __init__(self, asked: _Asked, *about: Any) -> None:
         super().__init__(*about)
         self._asked = asked
-        self._following: list[int | None] = []
-        """For each graph the one that reads what it leaves; None if there is none."""
+        self._back: int | None = None
+        """Which graph reads what the last one leaves; None if none does."""
+        self._ring: OneLaunch | None = None
+        """The graphs from that one on."""
         self._made: Any = None
         """What the function returned in the last capture."""
 
@@ -164,13 +167,15 @@ class _CapturedSteps(Captured):
 
     def _more(self, capture: Capture, call: Call) -> list[Instance]:
         """Capture further steps, each over what the last one left, until one leaves what an earlier one reads."""
-        states = [_places(capture.inputs.args)]
-        self._following, graphs = [None], []
-        while self._reads_alike(capture, call) and len(states) < MOST_GRAPHS:
-            flag, made = self._made
+        states, graphs = [_places(capture.inputs.args)], [capture.first]
+        self._back = self._ring = None
+        while self._reads_alike(capture, call) and len(graphs) <= MOST_GRAPHS:
+            _, made = self._made
             places = _places(made)
             if places in states:
-                self._following[-1] = states.index(places)
+                self._back = states.index(places)
+                ring = graphs[self._back :]
+                self._ring = OneLaunch(self.arena, self.name, ring, [_flag(each, capture) for each in ring])
                 break
             inputs = copy.copy(capture.inputs)  # with its statics: they alone are the caller's
             inputs.args = made
@@ -178,10 +183,8 @@ class _CapturedSteps(Captured):
                 graphs.append(self.record_over(inputs))
             except (CaptureDied, NotATree, torch.OutOfMemoryError):
                 break
-            self._following[-1] = len(states)
-            self._following.append(None)
             states.append(places)
-        return graphs
+        return graphs[1:]
 
     def _reads_alike(self, capture: Capture, call: Call) -> bool:
         """Whether the state that the last captured step leaves is one that the same step can read."""
@@ -208,18 +211,23 @@ class _CapturedSteps(Captured):
         assert capture is not None
         arena.follow(torch.cuda.current_stream(arena.device_index))
         capture.inputs.fill(tensors)
-        graphs, n, last, holds = capture.instances, 0, capture.first, True
+        graphs, last, n, holds = capture.instances, capture.first, 0, True
         following: int | None = 0
         while following is not None and holds and n < steps.most:
-            try:
-                self.replay(graphs[following])
-            except RunEagerly:
-                if not n:
-                    raise
-                break
-            last, n = graphs[following], n + 1
-            holds = self._holds(last)
-            following = self._following[following]
+            at = following
+            made, holds = self._ring(steps.most - n) if at == self._back and self._ring is not None else (0, True)
+            if made:
+                at += (made - 1) % (len(graphs) - at)
+            else:
+                try:
+                    self.replay(graphs[at])
+                except RunEagerly:
+                    if not n:
+                        raise
+                    break
+                made, holds = 1, bool(_flag(graphs[at], capture))
+            n, last = n + made, graphs[at]
+            following = at + 1 if at + 1 < len(graphs) else self._back
         if self.mutates:
             capture.inputs.give_back(tensors, self.mutates)
         arena.n_uses += 1
@@ -229,15 +237,6 @@ class _CapturedSteps(Captured):
         own = [r.made is not None and first[i] == i for i, r in enumerate(outputs.results)]
         steps.n, steps.holds, steps.is_own = n, holds, _NOT_OWN if outputs.is_shared else own[1:]
         return outputs.give(tensors, None, own=True)
-
-    def _holds(self, instance: Instance) -> bool:
-        """The condition on what a step left; waits for the step."""
-        flag = instance.outputs.results[0]
-        made = flag.made
-        if made is None:
-            assert self.capture is not None
-            made = from_before(flag, [static.tensor for static in self.capture.inputs.statics])
-        return bool(made)
 
     def _fast_for(self, call: Call, route: Route) -> Fast:
         """The guards of a call like this one, then the loop."""
@@ -253,6 +252,12 @@ class _CapturedSteps(Captured):
         writer.line("except RunEagerly: return MISS")
         route.fast, route.fast_of = writer.function(), (self.capture, self.world.is_same)
         return route.fast
+
+
+def _flag(step: Instance, capture: Capture) -> Tensor:
+    """The condition that a step leaves."""
+    flag = step.outputs.results[0]
+    return flag.made if flag.made is not None else from_before(flag, [s.tensor for s in capture.inputs.statics])
 
 
 def _places(state: Sequence[Tensor]) -> list[Layout]:

@@ -292,7 +292,7 @@ class CopiedReplay:
     Args:
         run: replays the graph.
         into: copies what is given into the graph's memory; ``back`` copies its results out.
-        can_join: whether torch's replay does nothing besides the launch.
+        draws: whether a replay draws random numbers, which only torch's own provides; None where the first one shows it.
     """
 
     def __init__(
@@ -303,12 +303,11 @@ class CopiedReplay:
         into: FixedCopies,
         back: FixedCopies,
         allocate: Callable[[], list[Tensor]],
-        can_join: bool,
+        draws: bool | None,
     ) -> None:
-        self._arena, self._graph, self._run = arena, graph, run
+        self._arena, self._graph, self._run, self.draws = arena, graph, run, draws
         self._into, self._back, self._allocate = into, back, allocate
         self._joined: JoinedExec | None = None
-        self._can_join = can_join
         self._hooks = hooks_of(graph)
         self._stream = -1
         self._sides: list[tuple[Any, Any, list[int], list[Any]]] = []
@@ -324,9 +323,13 @@ class CopiedReplay:
         if self._joined is not None and are_alike and self._launched(given, made, stream):
             return made
         self._into(given) if are_alike else self._into.by_torch(given)
-        self._run()
+        if self.draws is not None:
+            self._run()
+            self._back(made)
+            return made
+        self.draws = self._arena.advances(self._graph, self._run)
         self._back(made)
-        if self._can_join and self._joined is None:
+        if not self.draws:
             self._join(stream)
         return made
 
@@ -346,7 +349,7 @@ class CopiedReplay:
                 at[0] = None
                 pack(places)
                 if node.apply():
-                    self._joined, self._can_join = None, False
+                    self._joined = None
                     self._arena.state.report("join_refused", "copies are launched on their own", level=logging.INFO)
                     return False
                 at[0] = places
@@ -360,7 +363,6 @@ class CopiedReplay:
         return True
 
     def _join(self, stream: int) -> None:
-        self._can_join = False
         state, device = self._arena.state, self._arena.device_index
         into, back = self._into.pairs, self._back.pairs
         kernel = copy_kernel(state, device)

@@ -292,7 +292,7 @@ class CopiedReplay:
     Args:
         run: replays the graph.
         into: copies what is given into the graph's memory; ``back`` copies its results out.
-        draws: whether a replay draws random numbers, which only torch's own provides; None where the first one shows it.
+        draws: whether a replay draws random numbers, which only torch's own provides; None: the first shows it.
     """
 
     def __init__(

@@ -15,9 +15,8 @@ import sys
 import time
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
 
-from torch import nn
+from torch import fx, nn
 
 from gfxgraph import torch_names
 from gfxgraph.core.tape import Entry, Tape, where_of
@@ -32,7 +31,7 @@ class Sources:
     """Finds the program's lines, and caches them by generated file."""
 
     def __init__(self) -> None:
-        self._modules: dict[str, object] = {}
+        self._modules: dict[str, fx.GraphModule | None] = {}
 
     def of(self, where: str) -> str:
         """``where`` itself, or the line from which it was generated, if known; "" if there was no line."""
@@ -41,7 +40,7 @@ class Sources:
         node = self.node(where)
         return (_line_of(node) if node is not None else "") or where
 
-    def node(self, where: str) -> Any:
+    def node(self, where: str) -> fx.Node | None:
         """The node of the FX graph from which this line was generated; None if none was."""
         file, _, line = where.rpartition(":")
         if not where.startswith(_GENERATED) or not line.isdigit():
@@ -52,9 +51,8 @@ class Sources:
         return _node_at(module, int(line)) if module is not None else None
 
 
-def _modules_of(file: str) -> Iterator[object]:
-    graph_module = getattr(sys.modules.get("torch.fx.graph_module"), "GraphModule", None)
-    pending = [graph_module] if graph_module is not None else []
+def _modules_of(file: str) -> Iterator[fx.GraphModule]:
+    pending: list[type[fx.GraphModule]] = [fx.GraphModule]
     while pending:
         kind = pending.pop()
         pending += type.__subclasses__(kind)  # each module has a class of its own
@@ -63,18 +61,18 @@ def _modules_of(file: str) -> Iterator[object]:
             yield from objects_of({kind})
 
 
-def _node_at(module: Any, line: int) -> object:
+def _node_at(module: fx.GraphModule, line: int) -> fx.Node | None:
     at = (getattr(module, "_lineno_map", None) or {}).get(line - type(module).forward.__code__.co_firstlineno)
     nodes = list(module.graph.nodes)
     return nodes[at] if at is not None and at < len(nodes) else None
 
 
-def _line_of(node: Any) -> str:
+def _line_of(node: fx.Node) -> str:
     frames = [f for f in _FRAME.findall(node.stack_trace or "") if not f[0].startswith("<")]
     return ":".join(frames[-1]) if frames else _module_of(node)
 
 
-def _module_of(node: Any) -> str:
+def _module_of(node: fx.Node) -> str:
     """The start of the innermost torch module from which the node was traced, if no line of the program made it."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     code = getattr(getattr(stack[-1][1], "forward", None), "__code__", None) if stack else None
@@ -133,11 +131,10 @@ def module_of(tape: Tape, at: int, entry: Entry | None, sources: Sources) -> str
         return tape.modules[max(before)] if before else ""
     node = sources.node(str(entry.where))
     stack = list((node.meta.get("nn_module_stack") or {}).values()) if node is not None else []
-    return plain(str(stack[-1][0])) or _class(stack) if stack else ""
+    return plain(str(stack[-1][0])) or _class(stack[-1][1]) if stack else ""
 
 
-def _class(stack: list[Any]) -> str:
-    kind = stack[-1][1]
+def _class(kind: object) -> str:
     return kind.__name__ if isinstance(kind, type) else str(kind).rsplit(".", 1)[-1]
 
 

@@ -142,4 +142,6 @@ def test_child_graphs_run_in_the_order_of_their_edges_only(driver: GraphDriver) 
 def test_nothing_of_the_runtimes_is_inherited_but_what_stands_on_other_calls() -> None:
     """A call of the driver that the simulator does not answer would ask for a library."""
     inherited = {name for name in vars(GraphDriver) if not name.startswith("_")} - set(vars(simulator.SimDriver))
-    assert inherited == {"add_copies", "end_capture", "frontier", "joined", "leaves"}
+    there_is_none = {"has_while_loop", "while_loop"}
+    assert inherited == {"add_copies", "end_capture", "frontier", "joined", "leaves"} | there_is_none
+    assert not simulator.SimDriver.has_while_loop

@@ -20,7 +20,7 @@ from gfxgraph.types import CaptureStatus, NodeKind
 from gfxgraph_simulator import codes, random_state
 from gfxgraph_simulator.allocator import Allocator, OutOfDeviceMemory
 from gfxgraph_simulator.device_memory import DeviceMemory, span_nbytes
-from gfxgraph_simulator.graph_nodes import RecordedNode
+from gfxgraph_simulator.graph_nodes import Operand, RecordedNode
 from gfxgraph_simulator.planted_faults import Faults
 from gfxgraph_simulator.profiles import Profile
 from gfxgraph_simulator.runtime import CallRefused, Device
@@ -228,7 +228,7 @@ class Simulator:
                 function(*node.call[0])
 
             def make() -> RecordedNode:
-                slots: list[tuple[object, object]] = [(twins, at) for at in range(len(twins))]
+                slots = [Operand(twins, at) for at in range(len(twins))]
                 # What it writes is unknown; by convention the result comes last.
                 return RecordedNode(kind, name, run, call=(twins, {}), input_slots=slots, target_slots=slots[-1:])
 

@@ -10,7 +10,7 @@ autograd, which so needs no fused backward; gates are in the order of aten/src/A
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ _DECOMPOSED: Final = (
 )  # fmt: skip
 
 
-def cuda_only_kernels(kernels: Kernels) -> dict[str, Callable[..., Any]]:
+def cuda_only_kernels(kernels: Kernels) -> dict[str, Callable[..., object]]:
     """Kernels by op name."""
     bodies: dict[str, Callable[..., object]] = {"_padded_dense_to_jagged_forward": _to_jagged}
     # _fused_rms_norm is new in torch 2.9
@@ -34,10 +34,10 @@ def cuda_only_kernels(kernels: Kernels) -> dict[str, Callable[..., Any]]:
     return {name: kernels.build_from(name, body) for name, body in bodies.items()}
 
 
-def _or_decomposed(name: str) -> Callable[..., Any]:
+def _or_decomposed(name: str) -> Callable[..., object]:
     op = getattr(torch.ops.aten, name).default
 
-    def compute(*args: object, **kwargs: object) -> Any:
+    def compute(*args: object, **kwargs: object) -> object:
         try:
             return op(*args, **kwargs)
         except RuntimeError:

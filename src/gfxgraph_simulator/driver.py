@@ -88,9 +88,13 @@ class SimDriver(GraphDriver):
         return [(8 * i, 8) for i in range(len(self.node_params(node).params or ()))]
 
     def node_params(self, node: int, layout: Layout | None = None) -> KernelParams:
-        """The address of each operand on the card as one argument; outputs come last."""
+        """The address of each operand on the card as one argument; outputs come last.
+
+        A host scalar is none: the launch itself carries its value.
+        """
         found = self._node(node)
-        addresses = [container[key].data_ptr() for container, key in _on_card(self._sim, found)]
+        tensors = [slot.tensor for slot in found.slots()]
+        addresses = [each.data_ptr() for each in tensors if not each.numel() or each.data_ptr() in self._sim.arena]
         params = tuple(address.to_bytes(8, "little") for address in addresses)
         return KernelParams((1, 1, 1), (1, 1, 1), 0, id(found.run), params)
 
@@ -235,15 +239,6 @@ class SimDriver(GraphDriver):
             number=code,
             detail=codes.status_text(code),
         )
-
-
-def _on_card(sim: Simulator, node: RecordedNode) -> list[tuple[Any, Any]]:
-    """Slots of a node's operands, without host scalars, whose values the launch itself carries."""
-    return [
-        (container, key)
-        for container, key in node.slots()
-        if not container[key].numel() or container[key].data_ptr() in sim.arena
-    ]
 
 
 # -- its copying kernel ----------------------------------------------------------------------------------------

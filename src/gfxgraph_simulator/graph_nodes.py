@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import torch
@@ -23,6 +23,17 @@ from gfxgraph_simulator.random_state import ReplayDraw
 _handles = itertools.count(0x7F5100000000, 0x40)
 
 
+class Operand(NamedTuple):
+    """Where a call has a twin: the list or dict that holds it, and its index or name there."""
+
+    container: Any
+    key: object
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        return self.container[self.key]  # type: ignore[no-any-return]
+
+
 @dataclass(eq=False)
 class RecordedNode:
     """One recorded operation.
@@ -30,7 +41,7 @@ class RecordedNode:
     Args:
         run: performs it, given the node and the generator to draw from, or None.
         call: ``(args, kwargs)`` of the operation, twins in place of device tensors.
-        input_slots: the places in ``call`` of the twins that it reads, as (container, key).
+        input_slots: the places in ``call`` of the twins that it reads.
         target_slots: the places of twins that it both reads and writes.
         outputs: twins it writes beyond those.
         draw: for an op that draws: returns the generator at ``offset`` of its state.
@@ -40,25 +51,25 @@ class RecordedNode:
     name: str
     run: Callable[[RecordedNode, torch.Generator | None], None]
     call: tuple[list[Any], dict[str, Any]] = field(default_factory=lambda: ([], {}))
-    input_slots: list[tuple[Any, Any]] = field(default_factory=list)
-    target_slots: list[tuple[Any, Any]] = field(default_factory=list)
+    input_slots: list[Operand] = field(default_factory=list)
+    target_slots: list[Operand] = field(default_factory=list)
     outputs: list[torch.Tensor] = field(default_factory=list)
     draw: ReplayDraw | None = None
     offset: int = 0
     parents: tuple[RecordedNode, ...] = ()
     handle: int = field(default_factory=lambda: next(_handles))
 
-    def slots(self) -> list[tuple[Any, Any]]:
-        """The places of the twins that it reads and writes, as (container, key); written ones come last."""
-        return [*self.input_slots, *((self.outputs, i) for i in range(len(self.outputs))), *self.target_slots]
+    def slots(self) -> list[Operand]:
+        """The places of the twins that it reads and writes; written ones come last."""
+        return [*self.input_slots, *(Operand(self.outputs, i) for i in range(len(self.outputs))), *self.target_slots]
 
     @property
     def inputs(self) -> list[torch.Tensor]:
-        return [container[key] for container, key in self.input_slots]
+        return [slot.tensor for slot in self.input_slots]
 
     @property
     def written(self) -> list[torch.Tensor]:
-        return [*self.outputs, *(container[key] for container, key in self.target_slots)]
+        return [*self.outputs, *(slot.tensor for slot in self.target_slots)]
 
     def execute(self) -> None:
         """Run eagerly, or as part of a replay."""

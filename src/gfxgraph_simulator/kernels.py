@@ -28,7 +28,7 @@ from gfxgraph.types import NodeKind
 from gfxgraph_simulator import op_schema, sparse_kernels
 from gfxgraph_simulator.cuda_only_kernels import COMPOSED
 from gfxgraph_simulator.device_memory import span_nbytes
-from gfxgraph_simulator.graph_nodes import RecordedNode
+from gfxgraph_simulator.graph_nodes import Operand, RecordedNode
 from gfxgraph_simulator.op_schema import OpSchema, argument, schema_of, set_argument
 from gfxgraph_simulator.random_state import CpuGenerator, ReplayDraw, SimGenerator, get_state, set_state
 from gfxgraph_simulator.runtime import CallRefused, Stream
@@ -334,14 +334,14 @@ class Kernels:
         return tuple(results) if results else None
 
     def _note_inputs(self, schema: OpSchema, node: RecordedNode) -> None:
-        for top, container, key in _places(*node.call):
+        for top, slot in _places(*node.call):
             if top in schema.outs or top in schema.targets:
-                node.target_slots.append((container, key))
+                node.target_slots.append(slot)
             if top not in schema.outs:
-                node.input_slots.append((container, key))
+                node.input_slots.append(slot)
                 # A host scalar's value is part of the launch; the tensor may change before the replay.
-                if container[key].data_ptr() not in self.arena and container[key].numel():
-                    container[key] = container[key].clone()
+                if slot.tensor.data_ptr() not in self.arena and slot.tensor.numel():
+                    slot.container[slot.key] = slot.tensor.clone()
 
     def _promise(self, spec: Any, node: RecordedNode, args: tuple[Any, ...]) -> Any:
         """Make the tensor that the op returns according to a dry run; a replay gives it its value."""
@@ -489,15 +489,14 @@ def _tensors_in(values: Values) -> Iterable[Tensor]:
             yield from _tensors_in(value)
 
 
-def _places(call: list[Any], keywords: dict[str, Any]) -> Iterator[tuple[int | str, Any, Any]]:
-    """Where a call has tensors: the argument's place or name, and the container with the tensor's key in it."""
-    arguments: list[tuple[Any, Any]] = [(call, at) for at in range(len(call))]
-    for container, top in [*arguments, *((keywords, name) for name in keywords)]:
-        value = container[top]
+def _places(call: list[Any], keywords: dict[str, object]) -> Iterator[tuple[object, Operand]]:
+    """Where a call has tensors: the argument's place or name, and the slot."""
+    for slot in [*(Operand(call, at) for at in range(len(call))), *(Operand(keywords, name) for name in keywords)]:
+        value = slot.container[slot.key]
         if isinstance(value, Tensor):
-            yield top, container, top
+            yield slot.key, slot
         elif isinstance(value, list):
-            yield from ((top, value, at) for at, item in enumerate(value) if isinstance(item, Tensor))
+            yield from ((slot.key, Operand(value, at)) for at, item in enumerate(value) if isinstance(item, Tensor))
 
 
 def _describe(value: object) -> Any:

@@ -17,7 +17,7 @@ from gfxgraph import torch_names
 from gfxgraph.types import CaptureStatus, NodeKind
 from gfxgraph_simulator.cuda_only_kernels import cuda_only_kernels
 from gfxgraph_simulator.device_memory import span_nbytes
-from gfxgraph_simulator.graph_nodes import RecordedNode
+from gfxgraph_simulator.graph_nodes import Operand, RecordedNode
 
 if TYPE_CHECKING:
     from gfxgraph_simulator.card import Simulator
@@ -35,7 +35,7 @@ _UNPINNED: Final = (
 )
 
 
-def special_kernels(sim: Simulator, kernels: Kernels) -> dict[str, Callable[..., Any]]:
+def special_kernels(sim: Simulator, kernels: Kernels) -> dict[str, Callable[..., object]]:
     """Kernels by op name."""
     return {
         "empty.memory_format": _empty(sim),
@@ -58,7 +58,7 @@ def special_kernels(sim: Simulator, kernels: Kernels) -> dict[str, Callable[...,
     }
 
 
-def host_kernels(sim: Simulator) -> dict[str, Callable[..., Any]]:
+def host_kernels(sim: Simulator) -> dict[str, Callable[..., object]]:
     """Kernels of CPU tensors that involve the card: page-locked memory."""
     return {
         "_pin_memory": lambda self, device=None: sim.pin(self),
@@ -157,7 +157,7 @@ def _to_copy(sim: Simulator) -> Callable[..., Tensor]:
 def _submit_copy(sim: Simulator, kind: NodeKind, ours: Tensor, theirs: Tensor, call: str) -> None:
     def make() -> RecordedNode:
         operands: list[Any] = [ours, theirs]
-        slots = [(operands, 0), (operands, 1)]
+        slots = [Operand(operands, 0), Operand(operands, 1)]
         if sim.is_pinned(ours):
             operands[0] = _Place(sim, ours)  # a graph keeps no host memory alive
             slots = slots[1:]

@@ -31,7 +31,7 @@ _NOTHING_TO_DO: Final = (
 )
 
 
-def torch_c_names(sim: Simulator) -> dict[str, Any]:
+def torch_c_names(sim: Simulator) -> dict[str, object]:
     """Names of ``torch._C``."""
     return {
         **dict.fromkeys(_NOTHING_TO_DO.split(), _nothing),
@@ -44,7 +44,7 @@ def torch_c_names(sim: Simulator) -> dict[str, Any]:
     }
 
 
-def _device_names(sim: Simulator) -> dict[str, Any]:
+def _device_names(sim: Simulator) -> dict[str, object]:
     device = sim.device
 
     def set_sync_debug_mode(mode: int) -> None:
@@ -84,7 +84,7 @@ def _device_names(sim: Simulator) -> dict[str, Any]:
     }
 
 
-def _stream_names(sim: Simulator) -> dict[str, Any]:
+def _stream_names(sim: Simulator) -> dict[str, object]:
     device = sim.device
 
     def get_current(index: int) -> tuple[int, int, int]:
@@ -108,7 +108,7 @@ def _stream_names(sim: Simulator) -> dict[str, Any]:
     }
 
 
-def _pool_names(sim: Simulator) -> dict[str, Any]:
+def _pool_names(sim: Simulator) -> dict[str, object]:
     memory = sim.allocator
 
     def begin_for_thread(index: int, pool: PoolId) -> None:
@@ -131,7 +131,7 @@ def _everything(stream: int) -> bool:
     return True
 
 
-def _memory_names(sim: Simulator) -> dict[str, Any]:
+def _memory_names(sim: Simulator) -> dict[str, object]:
     memory = sim.allocator
 
     def empty_cache(pool: Any = None) -> None:
@@ -202,7 +202,7 @@ def mem_get_info(sim: Simulator) -> tuple[int, int]:
     return (max(0, total - sim.allocator.reserved_nbytes), total)
 
 
-def memory_stats(sim: Simulator) -> dict[str, Any]:
+def memory_stats(sim: Simulator) -> dict[str, object]:
     """The nested statistics that torch.cuda.memory_stats flattens."""
     memory = sim.allocator
     segments = memory.stats["segment"]["all"]

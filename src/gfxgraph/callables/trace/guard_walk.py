@@ -68,6 +68,8 @@ class GuardWalk(Watch):
         """Classes of the objects and modules that were read."""
         self.functions: set[types.FunctionType] = set()
         """Functions that were read or called."""
+        self.named: dict[int, str] = {}
+        """By identity of what was read, its source, the first in order: the tree's order changes with failures."""
 
     def walk(self, root: Any) -> None:
         for manager in root.get_child_managers():
@@ -84,6 +86,7 @@ class GuardWalk(Watch):
                 sources = part.partition("  #")[0].split(" is ")
                 for source in sources if len(sources) == 2 and not _OF_ARGUMENTS.search(part) else ():
                     self._way(ast.parse(source.strip(), mode="eval").body)
+        self.named = {id(value): source for source, value in sorted(self._values.items(), reverse=True)}
         self._values.clear()
 
     def _way(self, node: ast.expr) -> None:
@@ -247,6 +250,7 @@ class GuardWalk(Watch):
             self.classes.add(type(value.__self__))
             if isinstance(value.__func__, types.FunctionType):
                 self.functions.add(value.__func__)
+                self._values[source + ".__func__"] = value.__func__
         elif isinstance(value, types.FunctionType):
             self.functions.add(value)
         elif isinstance(value, type):

@@ -33,6 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from gfxgraph.callables.trace.guard_walk import GuardWalk
+from gfxgraph.callables.trace.same_code import weakly
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, asks_by_name, catches
 from gfxgraph.config import LOOKS_UP_VARIABLES, environment
 from gfxgraph.watching.watch import PACKAGES, Unwatchable, is_other_zero, is_packages, same_tensors
@@ -120,6 +121,25 @@ class Granted:
         if LOOKS_UP_VARIABLES in code and self._environment is None:
             self._environment = environment(), dict(environment())
 
+    def facts(self, watch: GuardWalk) -> dict[Any, Any]:
+        """All of it, where objects have the names of a walk over their guards: comparable with another instance's."""
+        name: Callable[[object], object] = lambda value: watch.named.get(id(value), id(value))  # noqa: E731
+        facts: dict[Any, Any] = {("class", id(kind)): kind for kind in watch.classes}
+        for each in watch.functions:
+            classes = tuple(cell.cell_contents if _holds_class(cell) else None for cell in each.__closure__ or ())
+            given = each.__code__, each.__defaults__, tuple((each.__kwdefaults__ or {}).items()), classes
+            facts["function", name(each)] = each.__globals__, weakly(given)
+        own = {id(each) for each in (*watch.functions, *_cells_of_classes(watch.functions))}
+        facts |= {
+            ("owned", id(owner), key): (owner, value) for owner, key, value in self._owned if id(owner) not in own
+        }
+        facts |= {("kind", name(each)): kind for each, kind in self._kinds}
+        facts |= {("keys", name(each)): weakly(tuple(keys)) for each, keys in self._keys}
+        facts |= {("absent", name(each)): absent for each, absent in self._absent}
+        facts |= {("zero", name(each), key): value for each, key, value in self._zeros}
+        environment = self._environment and frozenset(self._environment[1].items())
+        return {**facts, "process": (self._hooks, self._registered, environment)}
+
     def _take_absent(self, watch: GuardWalk, code: Sequence[types.CodeType], does_catch: bool) -> None:
         """Record what is absent: Dynamo guards that in objects and classes, not in bases nor where an error is
         caught.
@@ -135,7 +155,9 @@ class Granted:
             asks_in_vain = getattr(kind, "__getattr__", nn.Module.__getattr__) is not nn.Module.__getattr__
             if (does_catch or asks_in_vain) and hasattr(owner, "__dict__"):
                 holders.append(owner)
-                holders += (owner._parameters, owner._buffers, owner._modules) if isinstance(owner, nn.Module) else ()
+                for table in ("_parameters", "_buffers", "_modules") if isinstance(owner, nn.Module) else ():
+                    holders.append(getattr(owner, table))
+                    watch.named.setdefault(id(holders[-1]), f"{watch.named.get(id(owner))}.{table}")
         self._absent += [(each, names.difference(_names_in(each))) for each in holders]
 
     def have_watched(self, watch: GuardWalk) -> None:
@@ -227,6 +249,10 @@ class World:
         """What Dynamo found for it, if it is one graph (``found.Found``)."""
         self.is_one = False
         """Whether its frame is one FX graph, whatever else its code does."""
+        self.run: Any = None
+        """Dynamo's code for it, where that is one FX graph; it asks no guards."""
+        self.is_taken = False
+        """Whether another instance's trace made it (same_code.py)."""
         self.why_eager = ""
         """Why even its pieces cannot be captured; "" if they can."""
         self.written: list[Tensor] = []
@@ -249,6 +275,8 @@ class World:
         self.does_catch = any(catches(each) for each in self.code)
         """Whether the code may continue after an error."""
         self._granted = Granted()
+        self.facts: Mapping[Any, Any] = {}
+        """What Dynamo assumes without a guard, but for the objects' identity (same_code.py)."""
         self._find_tensors(given)
         self.rearm(given)
 
@@ -329,6 +357,11 @@ class World:
         self.homes = frozenset(t.untyped_storage().data_ptr() for t in self._device)
         """Addresses of the storages of all external tensors that it reads."""
 
+    def note_written(self, versions: Mapping[int, tuple[Tensor, int]]) -> None:
+        """Note to which external tensors a run wrote, from what they were before: by id, with their versions."""
+        seen = [versions.get(id(t)) for t in self.tensors]
+        self.written = [each[0] for each in seen if each is not None and each[0]._version != each[1]]
+
     @property
     def written_homes(self) -> frozenset[int]:
         """Those of `homes` that the function writes to."""
@@ -351,6 +384,7 @@ class World:
         self.reads_inside_arguments = watch.inside
         self._granted = Granted()
         self._granted.take(watch, self.code, self._replaced)
+        self.facts = self._granted.facts(watch)
         self.why_eager = self.why_eager or self._granted.why_eager
         try:
             self._granted.have_watched(watch)

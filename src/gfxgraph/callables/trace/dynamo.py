@@ -438,6 +438,8 @@ class Frontend:
         self.n_raised = 0
         """Number of calls that raised while they were traced."""
         self.seen: Seen = {}
+        self.is_ahead = False
+        """Whether captures follow one another: on Python 3.11 each is a change to what is watched."""
         self.remarks: set[str] = set()
         """What a user has to know of the traces, for ``explain()``."""
         self._given_up: set[types.CodeType] = set()
@@ -591,7 +593,7 @@ class Frontend:
         given = self._given(args, kwargs)
         if world.has_moved(given):
             return True
-        if not world.unwatched:
+        if not world.unwatched and not self.is_ahead:
             world.rearm(given)
         return False
 
@@ -691,7 +693,7 @@ class Frontend:
             return
         found = dataclasses.replace(world.found)
         remarks = frozenset(self.remarks)
-        trace = same_code.Kept(world.guards, entry.names, entry.code, found, remarks, kind, world.facts, alive)
+        trace = same_code.SharedTrace(world.guards, entry.names, entry.code, found, remarks, kind, world.facts, alive)
         same_code.keep(self._key, trace)
 
     def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: object) -> World | None:

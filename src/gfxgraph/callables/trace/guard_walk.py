@@ -85,18 +85,14 @@ class GuardWalk(Watch):
             for part in guard.verbose_code_parts():
                 sources = part.partition("  #")[0].split(" is ")
                 for source in sources if len(sources) == 2 and not _OF_ARGUMENTS.search(part) else ():
-                    self._way(ast.parse(source.strip(), mode="eval").body)
+                    self._way(source.strip())
         self.named = {id(value): source for source, value in sorted(self._values.items(), reverse=True)}
         self._values.clear()
 
-    def _way(self, node: ast.expr) -> None:
+    def _way(self, to: str) -> None:
         """Watch each step to an object that Dynamo met twice: of the second way it guards that it is the same."""
-        if isinstance(node, ast.Call):
-            for argument in node.args:
-                self._way(argument)
-        elif isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.value, ast.Name):
-            self._way(node.value)
-            parent, source = self._evaluate(ast.unparse(node.value)), ast.unparse(node)
+        for of, source in _steps(to):
+            parent = self._evaluate(of)
             if isinstance(parent, dict | list):
                 self.content(parent)
             else:
@@ -155,7 +151,7 @@ class GuardWalk(Watch):
         source = manager.get_source()
         if parent is not None and not manager.get_leaf_guards() and not any(_children(manager)):
             found = _ATTRIBUTE.search(source)
-            if found and isinstance(inspect.getattr_static(type(parent), found.group(1), None), property):
+            if found and isinstance(self.of_kind(type(parent), found.group(1)), property):
                 return  # Dynamo guards what the property reads instead, and its code may have effects
         value = self._value(manager)
         if parent is not None and parent is not value:
@@ -317,6 +313,21 @@ class GuardWalk(Watch):
 @functools.lru_cache(1 << 14)
 def _compiled(source: str) -> types.CodeType:
     return compile(source, "<source>", "eval")
+
+
+@functools.lru_cache(1 << 14)
+def _steps(source: str) -> tuple[tuple[str, str], ...]:
+    """The sources of what each step to an object is made from, and of what it leads to."""
+    return tuple(_steps_to(ast.parse(source, mode="eval").body))
+
+
+def _steps_to(node: ast.expr) -> Iterator[tuple[str, str]]:
+    if isinstance(node, ast.Call):
+        for argument in node.args:
+            yield from _steps_to(argument)
+    elif isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.value, ast.Name):
+        yield from _steps_to(node.value)
+        yield ast.unparse(node.value), ast.unparse(node)
 
 
 def _is_field(value: object, source: str) -> bool:

@@ -36,7 +36,7 @@ _LASTING = (*_CONSTANTS, type, types.CodeType, types.EllipsisType, torch.dtype, 
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class SharedTrace:
     """One trace: Dynamo's guards and code, with the globals of both."""
 
     guards: Any
@@ -56,7 +56,7 @@ class Kept:
         return is_alive and alike(self.kind, kind) and bool(self.guards.check(dict(given)))
 
 
-_traces: OrderedDict[Any, list[Kept]] = OrderedDict()
+_traces: OrderedDict[Any, list[SharedTrace]] = OrderedDict()
 _lock = new_lock()
 
 
@@ -66,7 +66,7 @@ def key_of(fn: Any, is_dynamic: bool) -> Any:
     return id(code), type(owner if owner is not None else fn), is_dynamic
 
 
-def known(key: Any) -> list[Kept]:
+def known(key: Any) -> list[SharedTrace]:
     """Traces of that code, the last first."""
     with _lock:
         if key in _traces:
@@ -74,7 +74,7 @@ def known(key: Any) -> list[Kept]:
         return _traces.get(key, [])[::-1]
 
 
-def keep(key: Any, trace: Kept) -> None:
+def keep(key: Any, trace: SharedTrace) -> None:
     """Have other instances take it."""
     with _lock:
         if not _traces:

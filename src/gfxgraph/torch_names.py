@@ -131,6 +131,7 @@ TABLE = {
     "fast path": """
         torch._C._dynamo.guards.GlobalStateGuard
         torch._C._dynamo.guards._empty_strided_cuda live optional
+        torch._C._dynamo.guards._reinterpret_tensor optional
     """,
     "tracing": """
         torch._dynamo.OptimizedModule

@@ -256,3 +256,39 @@ def test_a_step_is_one_launch_each_way(net, platform, monkeypatch):
         p.grad = None
     g(x).backward(grad)
     assert [name for name in seen if name == "launch"] == ["launch"] * 2 and len(seen) == 2, seen
+
+
+def test_a_gradient_is_its_parameters_alone(platform):
+    """Gradients that share an allocation share neither values nor a version, and one that is kept stays as it is."""
+    graphed, module, _ = pair("norm")
+    graphed(batch(1, requires_grad=False)).square().sum().backward()
+    grads = [each.grad for each in module.parameters()]
+    kept, versions = [each.clone() for each in grads], [each._version for each in grads]
+    grads[0].mul_(3)
+    assert [each._version for each in grads[1:]] == versions[1:] and all(each._base is None for each in grads)
+    module.zero_grad()
+    graphed(batch(2, requires_grad=False)).square().sum().backward()
+    assert_same(grads, [kept[0] * 3, *kept[1:]])
+
+
+@torch.library.custom_op("gfxgraph_tests::doubled", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    """May draw, by its tag, and never does: as attention without dropout."""
+    return x * 2
+
+
+doubled.register_fake(torch.empty_like)
+doubled.register_autograd(lambda _, grad: grad * 2)
+
+
+def test_what_only_may_draw_is_differentiated_twice(platform):
+    """Whether a graph draws is seen at its first replay: torch's tags say it of attention without dropout, too."""
+    weight = torch.ones(4, device="cuda", requires_grad=True)
+    graphed = gfxgraph.graphed(lambda x: doubled(x * weight).square())
+    for seed in range(4):
+        graphed(batch(seed, requires_grad=False)).sum().backward()
+    x = batch(9, requires_grad=False)
+    (grad,) = torch.autograd.grad(graphed(x).sum(), weight, create_graph=True)
+    (again,) = torch.autograd.grad(grad.sum(), weight)
+    torch.testing.assert_close(again, 8 * x.square().sum(0))
+    assert graphed.stats()["replays"] >= 3

@@ -264,6 +264,15 @@ class Arena:
         self.last_stream = stream
         self.last_raw = stream.cuda_stream
 
+    def advances(self, graph: Any, run: Callable[[], None]) -> bool:
+        """Run a replay; return whether it advanced a random generator. torch's tags tell less: attention without
+        dropout has them, too.
+        """
+        generators = [*graph._program.generators, torch.cuda.default_generators[self.device_index]]
+        before = [each.get_offset() for each in generators]
+        run()
+        return before != [each.get_offset() for each in generators]
+
     def wait_for_all(self) -> None:
         """Wait until no work of the arena is running: each use waits for the one before, so waiting for the last is
         enough.

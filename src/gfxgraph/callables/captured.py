@@ -156,7 +156,6 @@ class Instance:
         """It launches what torch did not make: what that reads and writes is not known."""
         self.outputs = outputs
         self.mutated = [place for step in graph._program.steps for place in step.mutated]
-        self.generators = graph._program.generators
         self.draws: bool | None = None
         """Whether a replay advances a random generator, which only torch's own replay does; None before the first."""
         self.joined: JoinedCall | None = None
@@ -624,22 +623,20 @@ class Captured(CapturedCallable):
         Raises:
             RunEagerly: the replay was undone completely.
         """
-        generators, drawn = [], []
-        if instance.draws is None and instance.is_plain:
-            generators = [*instance.generators, torch.cuda.default_generators[self.arena.device_index]]
-            drawn = [g.get_offset() for g in generators]
         assert self.capture is not None
         statics = self.capture.inputs.statics
         before, looks = [], instance.is_opaque and not self.was_looked_at and not self.shared.in_place
         with suppress(torch.OutOfMemoryError):  # then its next replay is looked at
             before = [static.bits().clone() for static in statics] if looks else []
-        replay(instance.graph, instance.mutated)
+        run = functools.partial(replay, instance.graph, instance.mutated)
+        if instance.draws is None and instance.is_plain:
+            instance.draws = self.arena.advances(instance.graph, run)
+        else:
+            run()
         if before:
             self.was_looked_at = True
             written = {i for i, bits in enumerate(before) if not torch.equal(bits, statics[i].bits())}
             self.mutates = tuple(sorted(written.union(self.mutates)))
-        if generators:
-            instance.draws = drawn != [g.get_offset() for g in generators]
 
 
 @dataclass(frozen=True)

@@ -267,10 +267,10 @@ def _why_not(entry: Captured, instance: Instance, n_copies: int) -> str:
     if known[:1] != [False]:
         return "its graph draws random numbers, which torch's own replay provides"
     most = MOST_NODES_OF_A_BUCKET if entry.bucket else MOST_NODES
-    return _why_not_graph(entry.arena.state, instance.graph, n_copies, most)
+    return why_not_graph(entry.arena.state, instance.graph, n_copies, most)
 
 
-def _why_not_graph(state: Process, graph: Any, n_copies: int, most: int) -> str:
+def why_not_graph(state: Process, graph: Any, n_copies: int, most: int) -> str:
     """As above, of a graph that draws no random numbers."""
     driver = state.driver
     if graph._guard is not None:
@@ -292,7 +292,7 @@ class CopiedReplay:
     Args:
         run: replays the graph.
         into: copies what is given into the graph's memory; ``back`` copies its results out.
-        can_join: whether torch's replay does nothing besides the launch.
+        draws: whether a replay draws random numbers, which only torch's own provides; None: the first shows it.
     """
 
     def __init__(
@@ -303,12 +303,11 @@ class CopiedReplay:
         into: FixedCopies,
         back: FixedCopies,
         allocate: Callable[[], list[Tensor]],
-        can_join: bool,
+        draws: bool | None,
     ) -> None:
-        self._arena, self._graph, self._run = arena, graph, run
+        self._arena, self._graph, self._run, self.draws = arena, graph, run, draws
         self._into, self._back, self._allocate = into, back, allocate
         self._joined: JoinedExec | None = None
-        self._can_join = can_join
         self._hooks = hooks_of(graph)
         self._stream = -1
         self._sides: list[tuple[Any, Any, list[int], list[Any]]] = []
@@ -324,9 +323,13 @@ class CopiedReplay:
         if self._joined is not None and are_alike and self._launched(given, made, stream):
             return made
         self._into(given) if are_alike else self._into.by_torch(given)
-        self._run()
+        if self.draws is not None:
+            self._run()
+            self._back(made)
+            return made
+        self.draws = self._arena.advances(self._graph, self._run)
         self._back(made)
-        if self._can_join and self._joined is None:
+        if not self.draws:
             self._join(stream)
         return made
 
@@ -346,7 +349,7 @@ class CopiedReplay:
                 at[0] = None
                 pack(places)
                 if node.apply():
-                    self._joined, self._can_join = None, False
+                    self._joined = None
                     self._arena.state.report("join_refused", "copies are launched on their own", level=logging.INFO)
                     return False
                 at[0] = places
@@ -360,13 +363,12 @@ class CopiedReplay:
         return True
 
     def _join(self, stream: int) -> None:
-        self._can_join = False
         state, device = self._arena.state, self._arena.device_index
         into, back = self._into.pairs, self._back.pairs
         kernel = copy_kernel(state, device)
         if not (into or back) or kernel is None or not joins(state, device):
             return
-        if _why_not_graph(state, self._graph, len(into) + len(back), MOST_NODES):
+        if why_not_graph(state, self._graph, len(into) + len(back), MOST_NODES):
             return
         if getattr(getattr(self._graph, "_retained", None), "sync_before_fire", False):
             return

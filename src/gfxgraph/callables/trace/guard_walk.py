@@ -12,7 +12,6 @@ import dataclasses
 import dis
 import enum
 import functools
-import inspect
 import random
 import re
 import types

@@ -58,6 +58,8 @@ MAX_BACKWARDS = 4
 """Most sets of differentiated results that get a backward of their own; others run the function itself."""
 MAX_WAIT = 1024
 """Most calls to wait before another fast path is made, where the last ones served none."""
+SMALL_NBYTES, MOST_SHARED_NBYTES, ALIGNMENT = 1 << 16, 1 << 21, 512
+"""Gradients up to this size share an allocation, of at most this size, each at such an address."""
 _OVER_CAP = "a capture would exceed the memory limit"
 
 
@@ -253,22 +255,26 @@ class _Pair:
         self._all = (True,) * len(ends)
         for arrivals in (*owner.arrivals, self._all):
             self.backwards[arrivals] = self._backward(ends, arrivals)
-        self._is_random = draws(self._forward) or self._forward.is_opaque
         self._generators = list(self._forward._program.generators)
         self.is_plain = self._forward.is_plain
         self.needs = [t.requires_grad for t in self.made]
         # Only the results' memory is needed from here on, not their autograd history.
         self.made = [t.detach() for t in self.made]
-        self._run = self._copied(
-            self._forward, functools.partial(replay, self._forward), self._copy_in, self.made, self.is_plain
-        )
+        run = functools.partial(replay, self._forward)
+        self._run = self._copied(self._forward, run, self._copy_in, self.made, _allocator(self.made))
 
     def _copied(
-        self, graph: Any, run: Callable[[], None], into: FixedCopies, made: Sequence[Tensor], is_plain: bool
+        self,
+        graph: Any,
+        run: Callable[[], None],
+        into: FixedCopies,
+        made: Sequence[Tensor],
+        allocate: Callable[[], list[Tensor]],
     ) -> CopiedReplay:
         """A graph's replay into new tensors like ``made``."""
-        back, can_join = self._copies(made, is_into=False), is_plain and not (draws(graph) or graph.is_opaque)
-        return CopiedReplay(self.arena, graph, run, into, back, _allocator(made), can_join)
+        back = self._copies(made, is_into=False)
+        is_random = None if graph.is_plain else draws(graph) or graph.is_opaque
+        return CopiedReplay(self.arena, graph, run, into, back, allocate, is_random)
 
     def _copies(self, fixed: Sequence[Tensor], *, is_into: bool) -> FixedCopies:
         return FixedCopies(self._launches, self._kernel, fixed, is_into=is_into)
@@ -312,7 +318,8 @@ class _Pair:
         made = [k for k, grad in zip(at, found) if grad is not None]
         pick = itemgetter(-1, *[made.index(k) if k in made else -1 for k in range(len(self.statics))])
         sources = [grad for grad in found if grad is not None]
-        replayed = self._copied(graph, graph.replay, self._copies(arriving, is_into=True), sources, graph.is_plain)
+        into = self._copies(arriving, is_into=True)
+        replayed = self._copied(graph, graph.replay, into, sources, _parts_allocator(sources))
 
         def run(came: list[Tensor], stream: int, are_alike: bool) -> tuple[Any, ...]:
             return pick((*replayed(came, stream, are_alike=are_alike), None))
@@ -323,7 +330,7 @@ class _Pair:
 
     def run_forward(self, given: Sequence[Tensor]) -> tuple[_Before, list[Tensor]]:
         """Replay the forward; return what was before it, and results owned by the caller."""
-        states = [generator.get_state() for generator in self._generators] if self._is_random else []
+        states = [each.get_state() for each in self._generators] if self._run.draws is not False else []
         carried = [t.clone() for t in self._carried]
         results = self._run(self._moved(given), self._on_this_stream())
         self._number += 1
@@ -358,19 +365,11 @@ class _Pair:
             given[k] = tensor
         return given
 
-    def run_differentiable(self, saved: Sequence[Tensor], grads: Sequence[Any]) -> tuple[Any, ...]:
-        """Compute differentiable gradients with the function itself: a graph gives only numbers.
-
-        Raises:
-            RuntimeError: the function draws random numbers or writes, and a second run would do so again.
-        """
-        if self._is_random or writes_of(self._forward):
-            raise RuntimeError(
-                "a graphed function that draws random numbers or writes to memory of its own is differentiated twice;"
-                " call the function itself where create_graph=True is wanted"
-            )
+    def run_differentiable(self, before: _Before, saved: Sequence[Tensor], grads: Sequence[Any]) -> tuple[Any, ...]:
+        """Compute differentiable gradients with the function itself: a graph gives only numbers."""
         self.owner.eager.count("its gradients are differentiated again")
-        return self._grad(saved, grads, create_graph=True)
+        with self._as_then(before):
+            return self._grad(saved, grads, create_graph=True)
 
     def _grad(self, saved: Sequence[Tensor], grads: Sequence[Any], *, create_graph: bool) -> tuple[Any, ...]:
         """Compute gradients with the function itself."""
@@ -425,6 +424,29 @@ def _allocator(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
     except RuntimeError:  # a torch without it for this device
         pass
     return lambda: list(map(torch.empty_like, tensors))
+
+
+def _parts_allocator(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
+    """As above; small ones of one dtype are parts of one allocation, each with a version of its own."""
+    part_of = torch_names._reinterpret_tensor
+    if part_of is None:
+        return _allocator(tensors)
+    wholes: list[list[int]] = []
+    """Of each allocation the number of elements, and the tensor that lends it its dtype."""
+    shared: dict[torch.dtype, int] = {}
+    parts = []
+    for i, t in enumerate(tensors):
+        at = shared.get(t.dtype, -1)
+        if t.nbytes > SMALL_NBYTES or at < 0 or wholes[at][0] * t.itemsize >= MOST_SHARED_NBYTES:
+            at = len(wholes)
+            wholes.append([0, i])
+            if t.nbytes <= SMALL_NBYTES:
+                shared[t.dtype] = at
+        parts.append((at, tuple(t.size()), torch.empty_like(t).stride(), wholes[at][0]))
+        wholes[at][0] += -(-t.nbytes // ALIGNMENT) * ALIGNMENT // t.itemsize
+    allocate = _allocator([torch.empty(n, dtype=tensors[i].dtype, device=tensors[i].device) for n, i in wholes])
+    ats, *about = zip(*parts) if parts else ((), (), (), ())
+    return lambda: list(map(part_of, map(allocate().__getitem__, ats), *about))
 
 
 @dataclass(frozen=True)
@@ -503,7 +525,7 @@ class _Replay(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         pair: _Pair = ctx.pair
         if torch.is_grad_enabled():  # create_graph=True
-            return pair.run_differentiable(ctx.saved_tensors, grads)
+            return pair.run_differentiable(ctx.before, ctx.saved_tensors, grads)
         with pair.lock:
             return pair.run_backward(ctx.before, ctx.saved_tensors, grads)
 

@@ -74,7 +74,7 @@ class GuardWalk(Watch):
         for manager in root.get_child_managers():
             source = manager.get_source()
             if source == "G":  # the root's own globals, which hold what Dynamo put there
-                for inner in _children(manager):
+                for inner in children(manager):
                     self._node(inner, None)
             elif source in ("L['args']", "L['kwargs']"):
                 self._argument(manager)
@@ -108,7 +108,7 @@ class GuardWalk(Watch):
         value = self._value(manager)
         if isinstance(value, tuple) or dataclasses.is_dataclass(value):
             self.classes.add(type(value))
-        for inner in _children(manager):
+        for inner in children(manager):
             if isinstance(value, Tensor) and _ATTRIBUTE.search(inner.get_source()):
                 self.inside = self.inside or inner.get_source()
             elif isinstance(value, Tensor | types.NoneType) or type(value) in (tuple, list, dict):
@@ -126,10 +126,10 @@ class GuardWalk(Watch):
         """The value at a way's end: from its last step where the rest is known, since compiling costs most."""
         found = _ATTRIBUTE.search(source) or _ITEM.search(source)
         if found and source[: found.start()] in self._values:
-            last = _compiled("_" + source[found.start() :])
+            last = compiled("_" + source[found.start() :])
             value = eval(last, self._scope, {"_": self._values[source[: found.start()]]})
         else:
-            value = eval(_compiled(source), self._scope)
+            value = eval(compiled(source), self._scope)
         self._values[source] = value
         return value
 
@@ -148,7 +148,7 @@ class GuardWalk(Watch):
 
     def _part(self, manager: Any, parent: Any) -> None:
         source = manager.get_source()
-        if parent is not None and not manager.get_leaf_guards() and not any(_children(manager)):
+        if parent is not None and not manager.get_leaf_guards() and not any(children(manager)):
             found = _ATTRIBUTE.search(source)
             if found and isinstance(self.of_kind(type(parent), found.group(1)), property):
                 return  # Dynamo guards what the property reads instead, and its code may have effects
@@ -168,7 +168,7 @@ class GuardWalk(Watch):
             own = dict_of(owner)
             for leaf in _leaves(manager, "DICT_CONTAINS"):
                 self.watch(own, _looked_for(leaf))
-            for inner in _children(manager):
+            for inner in children(manager):
                 found = _ITEM.search(inner.get_source())
                 key = _literal(found.group(1)) if found else None
                 if not isinstance(key, str):
@@ -181,7 +181,7 @@ class GuardWalk(Watch):
             self._itself(value, manager, source)
         elif not is_users(holder):
             self._own_dict(holder, manager)
-        for inner in _children(manager):
+        for inner in children(manager):
             if inner.get_source() == source:
                 self._asked(value, manager, inner)
             self._node(inner, value if holder is None else holder)
@@ -310,7 +310,7 @@ class GuardWalk(Watch):
 
 
 @functools.lru_cache(1 << 14)
-def _compiled(source: str) -> types.CodeType:
+def compiled(source: str) -> types.CodeType:
     return compile(source, "<source>", "eval")
 
 
@@ -343,7 +343,7 @@ def _looked_for(leaf: Any) -> set[str] | None:
     return None if None in names else {found.group(1) for found in names if found is not None}
 
 
-def _children(manager: Any) -> Iterator[Any]:
+def children(manager: Any) -> Iterator[Any]:
     if hasattr(manager, "get_key_value_managers"):
         for pair in manager.get_key_value_managers().values():
             yield from (each for each in pair if each is not None)

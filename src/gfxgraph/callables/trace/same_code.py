@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph.callables.trace.guard_walk import _children, _compiled
+from gfxgraph.callables.trace.guard_walk import children, compiled
 from gfxgraph.callables.trace.trace_result import Found
 from gfxgraph.core.locks import new_lock
 
@@ -121,12 +121,12 @@ def compared_by_address(guards: Any, scope: Mapping[str, Any]) -> tuple[Any, ...
     todo = [guards.root]
     while todo:
         manager = todo.pop()
-        todo += _children(manager)
+        todo += children(manager)
         kinds = {type(leaf).__name__ for leaf in manager.get_leaf_guards()}.intersection(_BY_ADDRESS)
         if not kinds:
             continue
         try:
-            value = eval(_compiled(manager.get_source()), dict(scope))
+            value = eval(compiled(manager.get_source()), dict(scope))
         except Exception:  # noqa: BLE001  an attribute's own code may raise anything
             return None
         held = weakly(value) if "ID_MATCH" in kinds else None

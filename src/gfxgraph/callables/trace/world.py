@@ -32,7 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.callables.trace.guard_walk import GuardWalk
+from gfxgraph.callables.trace.guard_walk import GuardWalk, compiled
 from gfxgraph.callables.trace.same_code import weakly
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, asks_by_name, catches
 from gfxgraph.config import LOOKS_UP_VARIABLES, environment
@@ -239,7 +239,7 @@ class World:
         self._names = dict(names)
         self._fn = given["fn"]
         self._replaced = owners_of(replaced, {**names, "L": given})
-        self._sources = [(compile(source, "<source>", "eval"), source) for source in sources]
+        self._sources = [(compiled(source), source) for source in sources]
         self.why_pieces = ""
         self.takes_gradients = False
         """Whether ``autograd.grad`` is in its graphs."""
@@ -420,6 +420,7 @@ def _granted(
     classes in closures, and the defaults and the code of every function.
     """
     named = {name for each in code for name in each.co_names}
+    ran = {each.co_name for each in code}
     called = set(functions)
     cells = _cells_of_classes(functions)
     yield from ((cell, "cell_contents", cell.cell_contents) for cell in cells)
@@ -428,7 +429,10 @@ def _granted(
             continue
         if _is_programs(kind):
             yield kind, "__mro__", kind.__mro__
-        for name in {name for base in (*kind.__mro__, *type.mro(type(kind))[:-2]) for name in vars(base)}:
+        bases = (*kind.__mro__, *type.mro(type(kind))[:-2])
+        for name in {
+            key for each in bases for key, held in vars(each).items() if key in named or _code_name(held) in ran
+        }:
             value = inspect.getattr_static(kind, name, None)
             function = getattr(value, "__func__", value)
             if isinstance(function, types.FunctionType):
@@ -442,6 +446,10 @@ def _granted(
             continue  # nobody changes the defaults of a library's function
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             yield function, name, getattr(function, name)
+
+
+def _code_name(value: object) -> str:
+    return getattr(getattr(getattr(value, "__func__", value), "__code__", None), "co_name", "")
 
 
 def owners_of(replaced: Iterable[tuple[str, Any]], names: Mapping[str, Any]) -> frozenset[tuple[int, Any]]:

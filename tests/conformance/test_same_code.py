@@ -222,6 +222,55 @@ def default_numbers():
     return [made(n) for n in (1, 2, 1, 0.0, -0.0)]
 
 
+def default_containers():
+    def made(numbers, table):
+        return lambda x, by=numbers, *, times=table: x * times.get("n", 3) + by[-1]
+
+    return [made(*each) for each in (([1], {}), ([2], {}), ([1, 2], {"n": 5}), ([1], {"n": 0.0}), ([1], {}))]
+
+
+class _Key:
+    pass
+
+
+class Keyed(nn.Module):
+    def __init__(self, is_there):
+        super().__init__()
+        self.key = _Key()
+        self.table = {self.key if is_there else _Key(): 4.0, (1, "a"): 2.0}
+        self.marks = {self.key if is_there else _Key()}
+
+    def forward(self, x):
+        x = x * self.table.get(self.key, 9.0) + self.table[1, "a"]
+        return x + 1 if self.key in self.marks else x
+
+
+def keyed():
+    return [_made(Keyed, each) for each in (True, False, True)]
+
+
+class Recurrent(nn.Module):
+    def __init__(self, is_first, heads):
+        super().__init__()
+        self.rnn = nn.LSTM(8, 8, batch_first=is_first)
+        self.attention = nn.MultiheadAttention(8, heads)
+
+    def forward(self, x):
+        x = self.rnn(x[None])[0]
+        return self.attention(x, x, x)[0][0]
+
+
+def recurrent():
+    return [_made(Recurrent, *each) for each in ((True, 2), (True, 2), (False, 2), (True, 4))]
+
+
+def parametrized():
+    models = [_made(Mlp) for _ in range(3)]
+    for model in models[:2]:
+        nn.utils.parametrizations.weight_norm(model.layers[0])
+    return models
+
+
 def partials():
     y = torch.ones(8, device="cuda")
     return [functools.partial(torch.add, y, alpha=n) for n in (1, 2, 1)]
@@ -308,7 +357,8 @@ def batch_norms():
 
 PROGRAMS = [
     weights, numbers, norms, depths, dropped, training, hooks, hooks_before, tied, tied_first, frozen, own_forward,
-    own_layer, buffers, configured, tables, marked, zeros, closures, defaults, default_numbers, partials, decorated,
+    own_layer, buffers, configured, tables, marked, zeros, closures, defaults, default_numbers, default_containers, keyed,
+    recurrent, parametrized, partials, decorated,
     methods, subclasses, nested, activations, dtypes, shared, batch_norms,
 ]  # fmt: skip
 

@@ -694,7 +694,7 @@ class Frontend:
         if entry is None or world.run is None or is_own:
             return
         scope = {**world._names, "L": self._given(args, kwargs)}
-        alive = same_code.compared_by_address(world.guards, scope)
+        alive = same_code.compared_by_address(world.guards.root, scope)
         if alive is None or not same_code.name_of_graph(world.found, entry.code, entry.names):
             return
         found = dataclasses.replace(world.found)

@@ -16,7 +16,7 @@ import dataclasses
 import types
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -40,53 +40,49 @@ class SharedTrace:
     """One trace: Dynamo's guards and code, with the globals of both."""
 
     guards: Any
-    names: dict[str, Any]
+    names: dict[str, object]
     code: types.CodeType
     found: Found
     remarks: frozenset[str]
-    kind: Any
+    kind: object
     """What Dynamo does not guard of the call's arguments."""
-    facts: Any
-    alive: tuple[Any, ...]
+    facts: Mapping[object, object]
+    alive: tuple[object, ...]
     """What guards compare by address, as far as it may die by weak references."""
 
-    def serves(self, kind: Any, given: Mapping[str, Any]) -> bool:
+    def serves(self, kind: object, given: dict[str, object]) -> bool:
         """Whether Dynamo's code may run such a call, as far as its guards tell."""
         is_alive = all(type(each) is not weakref.ref or each() is not None for each in self.alive)
-        return is_alive and alike(self.kind, kind) and bool(self.guards.check(dict(given)))
+        return is_alive and alike(self.kind, kind) and bool(self.guards.check(given))
 
 
-_traces: OrderedDict[Any, list[SharedTrace]] = OrderedDict()
+_traces: OrderedDict[Hashable, list[SharedTrace]] = OrderedDict()
 _lock = new_lock()
 
 
-def key_of(fn: Any, is_dynamic: bool) -> Any:
+def key_of(fn: object, is_dynamic: bool) -> Hashable:
     """What instances of the same code have in common; objects that share it by chance differ for guards."""
-    owner, code = getattr(fn, "__self__", None), getattr(getattr(fn, "__func__", fn), "__code__", None)
-    return id(code), type(owner if owner is not None else fn), is_dynamic
+    code = getattr(getattr(fn, "__func__", fn), "__code__", None)
+    return id(code), type(getattr(fn, "__self__", fn)), is_dynamic
 
 
-def known(key: Any) -> list[SharedTrace]:
+def known(key: Hashable) -> list[SharedTrace]:
     """Traces of that code, the last first."""
     with _lock:
-        if key in _traces:
-            _traces.move_to_end(key)
         return _traces.get(key, [])[::-1]
 
 
-def keep(key: Any, trace: SharedTrace) -> None:
+def keep(key: Hashable, trace: SharedTrace) -> None:
     """Have other instances take it."""
     with _lock:
         if not _traces:
             atexit.register(_traces.clear)  # while torch still has what it needs to let go of them
-        of_code = _traces.setdefault(key, [])
-        of_code.append(trace)
-        del of_code[:-MOST_TRACES]
+        _traces[key] = [*_traces.pop(key, []), trace][-MOST_TRACES:]
         while len(_traces) > MOST_CODES:
             _traces.popitem(last=False)
 
 
-def forget(key: Any) -> None:
+def forget(key: Hashable) -> None:
     """Drop the traces of that code."""
     with _lock:
         _traces.pop(key, None)
@@ -106,19 +102,19 @@ def name_of_graph(found: Found, code: types.CodeType, names: Mapping[str, Any]) 
     return called[0] if len(called) == 1 and are_shared and all(map(_is_constant, code.co_consts)) else ""
 
 
-def _is_constant(value: Any) -> bool:
+def _is_constant(value: object) -> bool:
     return all(map(_is_constant, value)) if isinstance(value, tuple) else isinstance(value, _LASTING)
 
 
-def _is_programs(target: Any) -> bool:
-    of = target.__module__ if isinstance(target, types.FunctionType) else type(target).__module__
-    return of.partition(".")[0] not in ("builtins", "torch")
+def _is_programs(target: object) -> bool:
+    of = target if isinstance(target, types.FunctionType) else type(target)
+    return of.__module__.partition(".")[0] not in ("builtins", "torch")
 
 
-def compared_by_address(guards: Any, scope: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """What guards compare by address, as `Trace.alive`; None if some of it can only be kept alive."""
-    found: list[Any] = []
-    todo = [guards.root]
+def compared_by_address(root: Any, scope: dict[str, object]) -> tuple[object, ...] | None:
+    """What guards compare by address, as `SharedTrace.alive`; None if some of it could only be kept alive."""
+    found: list[object] = []
+    todo = [root]
     while todo:
         manager = todo.pop()
         todo += children(manager)
@@ -126,17 +122,14 @@ def compared_by_address(guards: Any, scope: Mapping[str, Any]) -> tuple[Any, ...
         if not kinds:
             continue
         try:
-            value = eval(compiled(manager.get_source()), dict(scope))
+            value = eval(compiled(manager.get_source()), scope)
         except Exception:  # noqa: BLE001  an attribute's own code may raise anything
             return None
-        held = weakly(value) if "ID_MATCH" in kinds else None
-        if held is _UNKNOWN:
-            return None
-        found += (held, weakref.ref(type(value)))
-    return tuple(found)
+        found += (weakly(value) if "ID_MATCH" in kinds else None, weakref.ref(type(value)))
+    return None if _UNKNOWN in found else tuple(found)
 
 
-def weakly(value: Any) -> Any:
+def weakly(value: object) -> object:
     """A fact that keeps no object of an instance alive; what is inside tuples likewise."""
     if isinstance(value, tuple):
         return tuple(map(weakly, value))
@@ -149,19 +142,20 @@ def weakly(value: Any) -> Any:
 
 
 _UNKNOWN = object()
+"""Stands for what cannot be referred to weakly: alike to nothing, not to itself."""
 
 
-def same_facts(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
+def same_facts(one: Mapping[object, object], other: Mapping[object, object]) -> bool:
     """Whether all facts of one instance are those of another."""
     return one.keys() == other.keys() and all(alike(each, other[key]) for key, each in one.items())
 
 
-def alike(one: Any, other: Any) -> bool:
+def alike(one: object, other: object) -> bool:
     """Whether a fact is also that of another instance."""
-    if one is other or type(one) is not type(other):
-        return one is other
-    if type(one) in (tuple, list):
+    if type(one) is not type(other) or one is _UNKNOWN:
+        return False
+    if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(alike, one, other))
-    if type(one) is frozenset:
-        return bool(one == other) and all(type(each) in (str, bytes) for each in one)
-    return type(one) in (*_CONSTANTS, torch.device) and repr(one) == repr(other)
+    if isinstance(one, frozenset):
+        return one == other and all(type(each) in (str, bytes) for each in one)
+    return one is other or isinstance(one, (*_CONSTANTS, torch.device)) and repr(one) == repr(other)

@@ -54,8 +54,10 @@ from gfxgraph.callables.buffers import (
 from gfxgraph.callables.fast_path import make_fast
 from gfxgraph.callables.signature import (
     MISS,
+    Args,
     Call,
     Fast,
+    Kwargs,
     NotATree,
     RunEagerly,
     flatten,
@@ -226,6 +228,12 @@ class Shared(CapturedCallable):
         """The memory of all signatures' static inputs."""
         self.is_ahead = False
         """Whether buckets are being captured before they are needed."""
+
+    def run_in(self, world: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Run a call as it is captured, where its world is known to hold."""
+        if self.front is None or self.run is self.fn:
+            return self.run(*args, **kwargs)
+        return self.front.run_in(world, args, kwargs)
 
 
 class Captured(CapturedCallable):
@@ -415,7 +423,7 @@ class Captured(CapturedCallable):
         if self.shared.run is not self.shared.fn:
             args, kwargs = for_dynamo(call, self.shared.front)
         with on_stream(stream):
-            result = self.shared.run(*args, **kwargs)
+            result = self.shared.run_in(call.world, args, kwargs)
             if args is not call.args:
                 result = call.given_back(result, args, kwargs)
         returned(call.kwargs, result)
@@ -574,7 +582,7 @@ class Captured(CapturedCallable):
         """
         arena, pool = self.arena, self.pool or self.arena.pool
         before = arena.reserved()
-        run = functools.partial(self.shared.run, *inputs.args, **inputs.kwargs)
+        run = functools.partial(self.shared.run_in, self.world, inputs.args, inputs.kwargs)
         call = run if copy_results is None else lambda: copy_results(run())
         graph, result = capture_graph(arena, call, pool, on_unsafe=self.on_unsafe, account=self.shared.account)
         homes = self.world.homes if self.world is not None else frozenset()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
+import weakref
 
 import pytest
 import torch
@@ -395,3 +396,88 @@ def test_another_graph_between_the_calls_of_a_loop(platform):
         y, n = loop(x * (turn + 1), torch.zeros((), device="cuda"))
         kept.append((y, x * (turn + 1) * 0.5 ** n.item()))
         assert all(torch.equal(got, want) for got, want in kept)
+
+
+# -- what is no loop ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "returns, named",
+    [(lambda x: x > 0, "bool[2] on cuda:0"), (lambda x: None, "NoneType"), (lambda x: "yes", "str")],
+    ids=["two elements", "nothing", "text"],
+)
+def test_a_condition_that_is_none_is_refused(platform, returns, named):
+    """With what it returned, in every call."""
+    loop = WhileLoop(returns, lambda x: x - 1, max_steps=5)
+    for _ in range(3):
+        with pytest.raises(TypeError, match="tensor of one element") as caught:
+            loop(torch.ones(2, device="cuda"))
+        assert named in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "body, named",
+    [
+        (lambda a, b: None, "NoneType"),
+        (lambda a, b: a, "float32[2] on cuda:0 "),
+        (lambda a, b: (a, b, b), "float32[] on cuda:0, float32[] on cuda:0"),
+        (lambda a, b: (a, 3), "int"),
+        (lambda a, b: (a.double(), b), "float64[2]"),
+        (lambda a, b: (a, b.cpu()), "on cpu"),
+    ],
+    ids=["nothing", "fewer", "more", "a number", "another type", "elsewhere"],
+)
+def test_a_step_that_gives_no_such_state_is_refused(platform, body, named):
+    """With both, before the condition meets it."""
+    loop = WhileLoop(lambda a, b: (a.sum() + b) > 0, body, max_steps=5)
+    for _ in range(3):
+        with pytest.raises(gfxgraph.CaptureError) as caught:
+            loop(torch.ones(2, device="cuda"), torch.ones((), device="cuda"))
+        assert caught.value.code == "loop_state" and named in str(caught.value).replace("\n", " ")
+
+
+def test_a_body_that_raises_leaves_the_loop_as_it_was(platform):
+    """Its own error comes out, and later calls run."""
+    fails = [False]
+
+    def body(x):
+        if fails[0]:
+            raise ValueError("no more")
+        return x - 1
+
+    loop, x = WhileLoop(lambda x: x.sum() > 0, body, max_steps=MOST), torch.full((2,), 3.0, device="cuda")
+    for turn in range(6):
+        fails[0] = turn in (0, 3)
+        if fails[0]:
+            with pytest.raises(ValueError, match="no more"):
+                loop(x)
+        else:
+            assert loop(x)[0].tolist() == [0, 0] and loop.n_steps == 3
+    assert loop.stats()["replays"] and x.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [lambda x, n: True, lambda x, n: n.view(1) > 0, lambda x, n: n, lambda x, n: n.cpu() > 0],
+    ids=["a constant", "one dim", "a number", "on the host"],
+)
+def test_conditions_of_other_kinds(platform, condition):
+    """A constant, one element of any shape and type, and one that was moved to the host."""
+    loop = WhileLoop(condition, lambda x, n: (x * 2, n - 1), max_steps=6)
+    for n in (4, 3, 4, 0, 1, 9):
+        x, left = loop(torch.ones(3, device="cuda"), torch.tensor(n, device="cuda"))
+        steps = 6 if condition(x, torch.zeros(1, device="cuda", dtype=int)) is True else min(n, 6)
+        assert loop.n_steps == steps and left == n - steps and torch.equal(x, torch.full_like(x, 2.0**steps))
+
+
+def test_an_evicted_loop_frees_its_graphs(way):
+    """All of them; the next call captures again."""
+    loop, x = halving(), torch.ones(1 << 16, device="cuda")
+    for _ in range(3):
+        for _ in range(3):
+            y, n = loop(x, torch.zeros((), device="cuda"))
+            assert torch.equal(y, x * 0.5**10) and n == 10
+        graphs = [weakref.ref(graph) for graph in loop._step.graphs]
+        assert len(graphs) > 1
+        loop._step.reset()
+        assert not any(graph() for graph in graphs)

@@ -74,10 +74,12 @@ class WhileLoop:
         if not (callable(condition) and callable(body)):
             raise TypeError(f"WhileLoop() takes two functions, a condition and a body, not {condition!r}, {body!r}")
 
-        def step(*state: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+        def step(*state: Tensor) -> tuple[Tensor | bool, tuple[Any, ...]]:
             made = body(*state)
             made = tuple(made) if isinstance(made, (tuple, list)) else (made,)
-            return condition(*made), made
+            # What is no such state is refused below; the condition's own error would hide why.
+            is_state = len(made) == len(state) and all(isinstance(t, Tensor) for t in made)
+            return condition(*made) if is_state else False, made
 
         self.condition, self.body = condition, body
         self.max_steps = max_steps
@@ -103,12 +105,12 @@ class WhileLoop:
         """Run the loop from ``state``; return the final state in new tensors."""
         _check_state(state, state)
         is_own: Iterable[bool] = _NOT_OWN
-        n_steps, holds = 0, bool(self._test(*state))
+        n_steps, holds = 0, _holds(self._test(*state))
         while holds and n_steps < self.max_steps:
             steps = self._asked.steps = Steps(self.max_steps - n_steps)
             flag, made = self._step(*state)
             _check_state(made, state)
-            holds = bool(flag) if steps.holds is None else steps.holds
+            holds = _holds(flag) if steps.holds is None else steps.holds
             n_steps, state, is_own = n_steps + steps.n, made, steps.is_own
         self.n_steps, self.hit_bound = n_steps, holds
         return tuple(t if own else t.clone() for t, own in zip(state, is_own))
@@ -140,6 +142,8 @@ class _CapturedSteps(Captured):
     def __init__(self, asked: _Asked, *about: Any) -> None:
         super().__init__(*about)
         self._asked = asked
+        self._has_flag = True
+        """Whether a step leaves its condition on the device; else one is made a call."""
         self._back: int | None = None
         """Which graph reads what the last one leaves; None if none does."""
         self._ring: OneLaunch | None = None
@@ -168,6 +172,8 @@ class _CapturedSteps(Captured):
     def _more(self, capture: Capture, call: Call) -> list[Instance]:
         """Capture further steps, each over what the last one left, until one leaves what an earlier one reads."""
         states, graphs = [_places(capture.inputs.args)], [capture.first]
+        flag = self._made[0]
+        self._has_flag = isinstance(flag, Tensor) and flag.is_cuda and flag.numel() == 1
         self._back = self._ring = None
         while self._reads_alike(capture, call) and len(graphs) <= MOST_GRAPHS:
             _, made = self._made
@@ -188,27 +194,31 @@ class _CapturedSteps(Captured):
 
     def _reads_alike(self, capture: Capture, call: Call) -> bool:
         """Whether the state that the last captured step leaves is one that the same step can read."""
-        flag, made = self._made
+        _, made = self._made
         tensors: list[Tensor] = []
-        structure = flatten((made, {}), tensors)
-        if not isinstance(flag, Tensor) or not flag.is_cuda or flag.numel() != 1 or structure != call.structure:
-            return False
-        if capture.first.is_opaque and self.mutates:  # which of them it writes where they change places is not known
+        if not self._has_flag or flatten((made, {}), tensors) != call.structure:
             return False
         front = self.shared.front
         try:
-            then = understand(self.name, made, {}, tensors, structure, False)
+            then = understand(self.name, made, {}, tensors, call.structure, False)
         except RunEagerly:
             return False
         is_same = then.key == call.key[: len(then.key)]
         return is_same and (front is None or front.find(made, {}) is self.world)
 
+    def evict(self, why: str) -> None:
+        """As for any function; the ring goes with its graphs."""
+        super().evict(why)
+        self._ring = None
+
     # -- replay -----------------------------------------------------------------------------------------
 
-    def _replayed(self, tensors: list[Tensor], route: Route | None) -> Any:
+    def _replayed(self, tensors: list[Tensor], route: Route) -> Any:
         """Copy in, launch one step after the other while the condition holds, results."""
         steps, capture, arena = self._asked.steps, self.capture, self.arena
         assert capture is not None
+        if not self._has_flag:
+            return super()._replayed(tensors, route)
         arena.follow(torch.cuda.current_stream(arena.device_index))
         capture.inputs.fill(tensors)
         graphs, last, n, holds = capture.instances, capture.first, 0, True
@@ -228,6 +238,8 @@ class _CapturedSteps(Captured):
                 made, holds = 1, bool(_flag(graphs[at], capture))
             n, last = n + made, graphs[at]
             following = at + 1 if at + 1 < len(graphs) else self._back
+            if last.is_opaque and self.mutates:  # what it writes where tensors change places is not known
+                break
         if self.mutates:
             capture.inputs.give_back(tensors, self.mutates)
         arena.n_uses += 1
@@ -247,8 +259,8 @@ class _CapturedSteps(Captured):
             return never
         front = self.shared.front
         writer.guards(self.world, front is not None and front.does_ask_by_name)
-        writer.names |= {"run": self._replayed, "RunEagerly": RunEagerly}
-        writer.line(f"try: return run(list({writer.taken}), None)")
+        writer.names |= {"run": self._replayed, "route": Route(self), "RunEagerly": RunEagerly}
+        writer.line(f"try: return run(list({writer.taken}), route)")
         writer.line("except RunEagerly: return MISS")
         route.fast, route.fast_of = writer.function(), (self.capture, self.world.is_same)
         return route.fast
@@ -272,7 +284,18 @@ def _check_state(state: Sequence[Any], before: Sequence[Tensor]) -> None:
         raise CaptureError("loop_state", before=", ".join(was) or "nothing", after=", ".join(now) or "nothing")
 
 
-def _kind(item: Any) -> str:
+def _holds(flag: object) -> bool:
+    """What a condition returned, as a bool; waits for the device.
+
+    Raises:
+        TypeError: it is neither one element nor a number.
+    """
+    if isinstance(flag, (bool, int, float)) or (isinstance(flag, Tensor) and flag.numel() == 1):
+        return bool(flag)
+    raise TypeError(f"a loop's condition returns a tensor of one element, not {_kind(flag)}")
+
+
+def _kind(item: object) -> str:
     if not isinstance(item, Tensor):
         return type(item).__name__
     return f"{str(item.dtype).removeprefix('torch.')}{list(size_of(item))} on {item.device}"

@@ -70,8 +70,8 @@ class OwnedExec:
     ``launch()`` returns a status; 0 where it was accepted.
     """
 
-    def __init__(self, driver: Any, stream: int, *parts: Any) -> None:
-        """Build it of ``parts``.
+    def __init__(self, driver: Any, stream: int, build: Callable[[], None]) -> None:
+        """Have ``build`` fill the graph and instantiate it.
 
         Raises:
             DriverError: `driver_call_failed`, as for a graph that cannot be a child.
@@ -81,15 +81,12 @@ class OwnedExec:
         self._graph = driver.create_graph()
         try:
             with driver.relaxed():
-                self._build(*parts)
+                build()
         except DriverError:
             self.close()
             raise
         self._stream = c_void_p(stream)
         self.launch: Callable[[], int] = driver.launcher(self._exec, self._stream)
-
-    def _build(self, *parts: Any) -> None:
-        raise NotImplementedError
 
     def on(self, stream: int) -> None:
         """Launch on ``stream`` from now on."""
@@ -123,6 +120,9 @@ class JoinedExec(OwnedExec):
         into: (to, from, nbytes) of what is copied before it; may be empty.
         back: of what is copied after it.
     """
+
+    def __init__(self, driver: Any, kernel: Any, graph: int, into: Parts, back: Parts, stream: int) -> None:
+        super().__init__(driver, stream, lambda: self._build(kernel, graph, into, back))
 
     def _build(self, kernel: Any, graph: int, into: Parts, back: Parts) -> None:
         driver = self._driver

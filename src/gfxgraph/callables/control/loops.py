@@ -43,7 +43,7 @@ from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.capture.replay.graph_tensors import Layout, size_of
 from gfxgraph.errors import CaptureError
 
-MOST_GRAPHS = 12
+MOST_GRAPHS = 16
 """Graphs of one loop; where none of them leads back to an earlier one, the state is copied after so many steps."""
 
 

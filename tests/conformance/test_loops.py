@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import random
 import threading
 import weakref
 
@@ -200,9 +201,9 @@ STEP_BY_STEP = views, views_of_the_state, from_outside, random_walk
 """Those whose steps draw, and those whose state has another layout in each step, or is a tensor of the program's."""
 
 
-def eagerly(condition, body, state):
+def eagerly(condition, body, state, most=MOST):
     n = 0
-    while bool(condition(*state)) and n < MOST:
+    while bool(condition(*state)) and n < most:
         made = body(*state)
         state, n = made if isinstance(made, tuple) else (made,), n + 1
     return [t.clone() for t in state], n, bool(condition(*state))
@@ -280,6 +281,51 @@ def _like(t):
     n = 1 + sum((size - 1) * stride for size, stride in zip(t.size(), t.stride()))
     made = torch.empty(n, dtype=t.dtype, device=t.device).as_strided(t.size(), t.stride())
     return made.copy_(t)
+
+
+OPERATIONS = {
+    "mix": lambda s, i, j: s.__setitem__(i, s[i] * 0.5 + s[j] * 0.25),
+    "product": lambda s, i, j: s.__setitem__(i, (s[i] @ s[j] * 0.1).tanh()),
+    "swap": lambda s, i, j: s.__setitem__(slice(None), [*s[1:], s[0]]),
+    "in place": lambda s, i, j: s[i].mul_(0.75).add_(0.5),
+    "a part": lambda s, i, j: s.__setitem__(i, torch.cat([s[i], s[j]])[1:7] * 0.5),
+    "a copy": lambda s, i, j: s.__setitem__(i, s[j].clone()),
+    "elsewhere": lambda s, i, j: s[i].numel() and LOG[0].add_(1),
+}
+LOG: list[torch.Tensor] = []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_loops_give_what_eager_gives(way, seed):
+    """Steps of random operations: results, effects, and what is written to the caller's tensors."""
+    draw = random.Random(seed)
+    n = draw.randrange(1, 4)
+    plan = [
+        (draw.choice(list(OPERATIONS)), draw.randrange(n), draw.randrange(n)) for _ in range(draw.randrange(1, 5))
+    ]
+    LOG[:] = on_device(0.0)
+
+    def body(*state):
+        *made, left = state
+        for name, i, j in plan:
+            OPERATIONS[name](made, i, j)
+        return *made, left - 1
+
+    def condition(*state):
+        return state[-1] > 0
+
+    loop = WhileLoop(condition, body, max_steps=9)
+    for steps in (4, 5, 1, 0, 8, 12):
+        theirs = [*(randn(6, 6) for _ in range(n)), *on_device(steps)]
+        mine = [t.clone() for t in theirs]
+        found = []
+        for call in (lambda: eagerly(condition, body, theirs, 9)[:2], lambda: (loop(*mine), loop.n_steps)):
+            LOG[0].zero_()
+            found.append((*call(), LOG[0].item()))
+        (want, *other), (got, *same) = found
+        assert other == same, plan
+        for a, b in zip([*want, *theirs], [*got, *mine], strict=True):
+            assert torch.allclose(a, b, atol=1e-5), plan
 
 
 # -- what a step costs, and what happens if one fails --------------------------------------------------------------

@@ -167,7 +167,7 @@ def parts(graphed, batch, reps):
     seed = torch.ones_like(out)
     node = out.grad_fn
     before, results = pair.run_forward(given)
-    saved = [given[k] for k in pair.saved]
+    saved = [t for t, is_saved in zip(given, pair.is_saved) if is_saved]
     grads = [torch.ones_like(t) for t in results]
     has_run = lambda: pair.run_backward(before, saved, grads)  # noqa: E731
 
@@ -182,10 +182,10 @@ def parts(graphed, batch, reps):
         "forward: fast path": lambda: worlds.fast((x,), {}),
         "forward: autograd's function": lambda: gradients._apply(pair, *given),
         "forward: inside it": lambda: pair.run_forward(given),
-        "forward: fill": lambda: pair._fill(given),
+        "forward: fill": lambda: pair._run._into(pair._moved(given)),
         "forward: allocate": pair._run._allocate,
         "backward: inside it": has_run,
-        "backward: run": lambda: pair.backwards[pair._all](grads, pair._on_this_stream(), True),
+        "backward: run": lambda: pair._whole(grads, True),
         "copy_ of one": lambda: seed.copy_(out.detach()),
         "saved tensors": lambda: node.saved_tensors,
     }

@@ -292,3 +292,21 @@ def test_what_only_may_draw_is_differentiated_twice(platform):
     (again,) = torch.autograd.grad(grad.sum(), weight)
     torch.testing.assert_close(again, 8 * x.square().sum(0))
     assert graphed.stats()["replays"] >= 3
+
+
+def test_gradients_are_arguments_of_another_graph(platform):
+    """A graphed function may write to gradients that lie in one allocation, but not to views of the same elements."""
+    graphed, module, eager = pair("norm")
+    scale = gfxgraph.graphed(lambda one, other: [one.mul_(2), other.mul_(3)] and None)
+    for seed in range(4):
+        for call, owner, change in ((graphed, module, scale), (eager, eager, lambda a, b: [a.mul_(2), b.mul_(3)])):
+            owner.zero_grad()
+            step(call, owner, None, seed)
+            change(*[each.grad for each in list(owner.parameters())[:2]])
+        assert_same(gradients(module), gradients(eager))
+    assert scale.stats()["replays"] >= 2
+    flat = torch.ones(6, device="cuda")
+    for _ in range(3):
+        scale(flat[:4], flat[2:])
+    assert flat.tolist() == [8, 8, 216, 216, 27, 27]
+    assert any("share memory" in why for why in scale.stats()["eager"])

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gfxgraph
 from gfxgraph.callables.graphed import Graphed
+from gfxgraph.callables.training import gradients as gradients_room
 
 
 class Averaging(nn.Module):
@@ -310,3 +311,23 @@ def test_gradients_are_arguments_of_another_graph(platform):
         scale(flat[:4], flat[2:])
     assert flat.tolist() == [8, 8, 216, 216, 27, 27]
     assert any("share memory" in why for why in scale.stats()["eager"])
+
+
+def test_small_gradients_lie_apart_in_few_allocations(platform):
+    """Sizes, strides and dtypes are those asked for, no two overlap, and large ones have memory of their own."""
+    likes = [torch.empty(n, 3, device="cuda", dtype=d) for n in (1, 0, 7) for d in (torch.float32, torch.float16)]
+    likes += [
+        torch.empty(5, 9, device="cuda").t(),
+        torch.empty(200, 200, device="cuda"),
+        torch.ones((), device="cuda"),
+    ]
+    likes += [torch.empty(2, device="cuda")] * 40
+    made = gradients_room._parts_allocator(likes)()
+    assert [(t.shape, t.stride(), t.dtype) for t in made] == [(t.shape, t.stride(), t.dtype) for t in likes]
+    for i, t in enumerate(made):
+        t.fill_(i)
+    assert all(bool((t == i).all()) for i, t in enumerate(made))
+    homes = [t.untyped_storage().data_ptr() for t in made]
+    assert len(set(homes)) == 4 and homes.count(homes[7]) == 1
+    assert all(t.storage_offset() * t.itemsize % 512 == 0 for t in made)
+    assert gradients_room._parts_allocator([])() == []

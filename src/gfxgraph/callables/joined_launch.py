@@ -351,7 +351,7 @@ class CopiedReplay:
             places = [tensors[i].data_ptr() for i in which]
             if places != at[0]:
                 at[0] = None
-                pack(places)
+                pack(*places)
                 if node.apply():
                     self._joined = None
                     self._arena.state.report("join_refused", "copies are launched on their own", level=logging.INFO)
@@ -390,13 +390,9 @@ class CopiedReplay:
             state.report("not_joined", why, level=logging.INFO)
             return
         for node, copies, first in ((joined.into, self._into, 0), (joined.back, self._back, 8 * MOST)):
-            pack = struct.Struct(f"={len(copies.light)}Q").pack_into
-            fill = functools.partial(_packed, pack, node.words if node is not None else None, first)
+            pack: Any = struct.Struct(f"={len(copies.light)}Q").pack_into
+            fill = functools.partial(pack, node and node.words, first)
             self._sides.append((node, fill, copies.light, [[] if node is None else None]))
-
-
-def _packed(pack: Any, words: Any, first: int, places: list[int]) -> None:
-    pack(words, first, *places)
 
 
 def hooks_of(graph: Any) -> list[Any]:

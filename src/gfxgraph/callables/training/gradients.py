@@ -382,15 +382,16 @@ _Before = tuple[int, list[Any], list[Tensor]]
 
 def _allocator(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
     """A function that allocates tensors like these, bypassing the dispatcher if possible, as compiled code does."""
-    empty = torch_names._empty_strided_cuda
-    about = [(tuple(t.size()), torch.empty_like(t).stride(), t.dtype) for t in tensors]
+    empty, like, current = torch_names._empty_strided_cuda, torch.empty_like, torch_names._cuda_getDevice
+    about = [(tuple(t.size()), like(t).stride(), t.dtype) for t in tensors]
     try:
-        if about and empty is not None and torch.cuda.device_count() == 1:
+        if about and empty is not None:
             empty(*about[0])
-            return lambda: list(map(empty, *zip(*about)))
+            columns, device = list(zip(*about)), tensors[0].get_device()
+            return lambda: list(map(empty, *columns) if current() == device else map(like, tensors))
     except RuntimeError:  # a torch without it for this device
         pass
-    return lambda: list(map(torch.empty_like, tensors))
+    return lambda: list(map(like, tensors))
 
 
 def _parts_allocator(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:

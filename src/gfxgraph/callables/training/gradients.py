@@ -284,9 +284,10 @@ class _Pair:
                 lambda: torch.autograd.grad(from_, wanted, arriving, allow_unused=True, retain_graph=not is_last),
                 self._forward.pool(),
             )
-        made = [k for k, grad in zip(at, found) if grad is not None]
+        of = {k: grad for k, grad in zip(at, found) if grad is not None}
+        made = sorted(of, key=lambda k: of[k].nbytes > SMALL_NBYTES)
         pick = itemgetter(-1, *[made.index(k) if k in made else -1 for k in range(len(self.statics))])
-        sources = [grad for grad in found if grad is not None]
+        sources = [of[k] for k in made]
         replayed = CopiedReplay(self.arena, graph, graph.replay, arriving, sources, _parts_allocator(sources))
         return lambda came, are_alike: pick((*replayed(came, are_alike), None))
 
@@ -395,22 +396,21 @@ def _allocator(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
 
 
 def _parts_allocator(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
-    """As above; small ones of one dtype are parts of one allocation, each with a version of its own."""
+    """As above; the small ones, which come first, are parts of few allocations, each with a version of its own."""
     part_of = torch_names._reinterpret_tensor
-    if part_of is None:
-        return _allocator(tensors)
+    small = [t for t in tensors if t.nbytes <= SMALL_NBYTES and part_of is not None]
     sizes: dict[tuple[torch.dtype, int], int] = {}
     """Of each allocation the number of elements."""
     parts = []
-    for i, t in enumerate(tensors):
-        whole = t.dtype, i // MOST_SHARED if t.nbytes <= SMALL_NBYTES else -1 - i
+    for i, t in enumerate(small):
+        whole = t.dtype, i // MOST_SHARED
         at = sizes.get(whole, 0)
-        parts.append((whole, tuple(t.size()), torch.empty_like(t).stride(), at))
         sizes[whole] = at - t.nbytes // -ALIGNMENT * ALIGNMENT // t.itemsize
-    wholes = [tensors[0].new_empty((), dtype=dtype).expand(n) for (dtype, _), n in sizes.items()]
-    which, *about = zip(*parts) if parts else ((), (), (), ())
-    allocate, numbers = _allocator(wholes), [list(sizes).index(whole) for whole in which]
-    return lambda: list(map(part_of, map(allocate().__getitem__, numbers), *about))
+        parts.append(([*sizes].index(whole), tuple(t.size()), torch.empty_like(t).stride(), at))
+    flat = [tensors[0].new_empty((), dtype=dtype).expand(n) for (dtype, _), n in sizes.items()]
+    numbers, *about = zip(*parts) if parts else ((), (), (), ())
+    allocate, n = _allocator([*flat, *tensors[len(small) :]]), len(flat)
+    return lambda: [*map(part_of, map((made := allocate()).__getitem__, numbers), *about), *made[n:]]
 
 
 @dataclass(frozen=True)

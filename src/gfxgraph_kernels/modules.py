@@ -243,16 +243,16 @@ class _ProbeCache:
         return self.keys, self.values
 
 
-def _rows_given(module: Any, like: Tensor, rotated: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _rows_given(module: Any, like: Tensor, rotated: int) -> tuple[tuple[object, ...], dict[str, object]]:
     weight = getattr(module, "gate_proj", module).weight
     return (model_parts.random(1, 1, weight.shape[-1], like=like, seed=1),), {}
 
 
-def _positions_given(module: object, like: Tensor, rotated: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _positions_given(module: object, like: Tensor, rotated: int) -> tuple[tuple[object, ...], dict[str, object]]:
     return (model_parts.random(1, 1, like=like), torch.full((1, 1), 3, device=like.device)), {}
 
 
-def _attention_given(module: Any, like: Tensor, rotated: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _attention_given(module: Any, like: Tensor, rotated: int) -> tuple[tuple[object, ...], dict[str, object]]:
     width, hidden = module.head_dim, module.q_proj.in_features
     angles = model_parts.random(1, 1, (rotated or width) // 2, like=like, seed=2).float()
     angles = torch.cat((angles, angles), -1)
@@ -269,7 +269,7 @@ def _attention_given(module: Any, like: Tensor, rotated: int) -> tuple[tuple[Any
     }
 
 
-def _layer_given(module: Any, like: Tensor, rotated: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _layer_given(module: Any, like: Tensor, rotated: int) -> tuple[tuple[object, ...], dict[str, object]]:
     _, kwargs = _attention_given(module.self_attn, like, rotated)
     return (kwargs.pop("hidden_states"),), kwargs
 
@@ -289,7 +289,7 @@ def _only(args: tuple[object, ...], kwargs: dict[str, object]) -> Tensor | None:
     return args[0] if len(args) == 1 and not kwargs and isinstance(args[0], Tensor) else None
 
 
-def _norm(facts: Norm, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _norm(facts: Norm, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     x = _only(args, kwargs)
     if x is None:
         return "other arguments"
@@ -299,14 +299,14 @@ def _norm(facts: Norm, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     )
 
 
-def _head(facts: object, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _head(facts: object, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     x = _only(args, kwargs)
     if x is None:
         return "other arguments"
     return token_steps.why_not_rows(x, module.weight) or linear(x, module.weight, module.bias)
 
 
-def _mlp(facts: Mlp, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _mlp(facts: Mlp, module: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     x = _only(args, kwargs)
     if x is None:
         return "other arguments"
@@ -314,7 +314,7 @@ def _mlp(facts: Mlp, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     return reason or token_steps.mlp(facts, module, x, None, None, None)
 
 
-def _rotary(facts: Rotary, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _rotary(facts: Rotary, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     given = dict(zip(("x", "position_ids"), args)) | kwargs
     x, positions = given.pop("x", None), given.pop("position_ids", None)
     if given or x is None or positions is None or positions.dim() != 2:
@@ -324,7 +324,7 @@ def _rotary(facts: Rotary, module: Any, args: tuple[Any, ...], kwargs: dict[str,
     return rotary_angles(positions, module.inv_freq, facts.scaling, x.dtype)
 
 
-def _attention(facts: AttentionModules, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _attention(facts: AttentionModules, module: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     if args:
         return "other arguments"
     x = kwargs["hidden_states"]
@@ -335,7 +335,7 @@ def _attention(facts: AttentionModules, module: Any, args: tuple[Any, ...], kwar
     return linear(made, module.o_proj.weight, module.o_proj.bias), None
 
 
-def _layer(facts: Layer, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _layer(facts: Layer, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     if len(args) != 1:
         return "other arguments"
     if any(model_parts.has_hooks(part) for part in module.children()):

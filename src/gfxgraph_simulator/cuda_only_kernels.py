@@ -28,7 +28,7 @@ _DECOMPOSED: Final = (
 
 def cuda_only_kernels(kernels: Kernels) -> dict[str, Callable[..., Any]]:
     """Kernels by op name."""
-    bodies: dict[str, Callable[..., Any]] = {"_padded_dense_to_jagged_forward": _to_jagged}
+    bodies: dict[str, Callable[..., object]] = {"_padded_dense_to_jagged_forward": _to_jagged}
     # _fused_rms_norm is new in torch 2.9
     bodies |= {name: _or_decomposed(name) for name in _DECOMPOSED if hasattr(torch.ops.aten, name)}
     return {name: kernels.build_from(name, body) for name, body in bodies.items()}
@@ -89,5 +89,5 @@ def _gru(
     return new + (ii + hi).sigmoid() * (hx - new), new.new_empty(0)
 
 
-COMPOSED: Final[dict[str, Callable[..., Any]]] = {"_thnn_fused_lstm_cell": _lstm, "_thnn_fused_gru_cell": _gru}
+COMPOSED: Final[dict[str, Callable[..., object]]] = {"_thnn_fused_lstm_cell": _lstm, "_thnn_fused_gru_cell": _gru}
 """Composed of other operations, above autograd and, where that is off, at the device."""

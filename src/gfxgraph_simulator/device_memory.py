@@ -62,7 +62,7 @@ class _Slots:
 
 _slots = _Slots()
 # Weak references to the storages of live blocks; the callback of each frees its block.
-_watched: set[weakref.ref[Any]] = set()
+_watched: set[weakref.ref[object]] = set()
 
 
 class DeviceMemory:

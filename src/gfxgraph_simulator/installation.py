@@ -225,7 +225,7 @@ def _patch_classes(sim: Simulator, undo: Replaced) -> None:
     undo.replace(cuda.graphs.graph, "default_capture_stream", None)
 
 
-def rebase(undo: Replaced, cls: type, base: type, places: list[tuple[Any, str]]) -> type:
+def rebase(undo: Replaced, cls: type, base: type, places: list[tuple[object, str]]) -> type:
     """Give torch's Python class ``cls`` another base, keeping its code.
 
     If Python allows it the class remains the same object, so existing subclasses are covered. If the

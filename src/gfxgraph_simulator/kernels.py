@@ -361,7 +361,7 @@ class Kernels:
             return [self._promise(item, node, args) for item in spec[1]]
         return spec[1]
 
-    def _dry_run(self, schema: OpSchema, call: list[Any], keywords: dict[str, Any]) -> list[Any]:
+    def _dry_run(self, schema: OpSchema, call: list[object], keywords: dict[str, object]) -> list[Any]:
         """What each return value looks like: ("tensor", size, stride, dtype), ("argument", n), ("value", v)."""
         key: Any = (schema.name, _describe(call), _describe(keywords))
         try:
@@ -440,7 +440,7 @@ def _always(args: tuple[object, ...]) -> bool:
     return True
 
 
-def _fills_by_mask(target: Tensor, indices: Any, value: Any) -> bool:
+def _fills_by_mask(target: Tensor, indices: Any, value: object) -> bool:
     """Whether torch uses masked_fill, for one mask and one host number, which does not wait."""
     if not isinstance(value, Tensor) or value.is_cuda or value.numel() != 1:
         return False

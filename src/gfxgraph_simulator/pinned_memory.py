@@ -29,7 +29,7 @@ _FACTORIES: Final = [
 ]
 
 _active: list[Simulator] = []
-_wrapped: dict[str, Callable[..., Any]] = {}
+_wrapped: dict[str, Callable[..., object]] = {}
 
 
 def factories_with_pinning(sim: Simulator) -> dict[str, Callable[..., Any]]:

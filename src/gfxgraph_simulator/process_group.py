@@ -66,7 +66,7 @@ def install(sim: Simulator) -> Callable[[], None]:
     make = ddp.__init__
 
     @functools.wraps(make)
-    def __init__(self: Any, *args: object, **options: object) -> None:
+    def __init__(self: object, *args: object, **options: object) -> None:
         for each in ("find_unused_parameters", "static_graph"):  # which C++ notes in CUDA's pinned memory
             if options.get(each):
                 raise SimulatorError("simulator_unsupported", feature=f"DDP's {each}", where="the simulator")

@@ -94,7 +94,7 @@ def _read(path: Path) -> dict[str, Any]:
     return table if parent is None else _overlay(_read(path.with_name(f"{parent}.toml")), table)
 
 
-def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, object]:
     merged = dict(below)
     for key, value in above.items():
         # A call's row replaces the parent's whole row: modes of two versions must not mix.

@@ -224,7 +224,7 @@ def memory_snapshot(sim: Simulator, request: Any = None) -> Any:
     pool = tuple(request[:2]) if request else (0, 0)
     segments = []
     for segment in sim.allocator.all_segments(None if pool == (0, 0) else pool):
-        blocks: list[dict[str, Any]] = [
+        blocks: list[dict[str, object]] = [
             {
                 "address": block.address,
                 "size": block.nbytes,

@@ -293,6 +293,7 @@ def test_what_only_may_draw_is_differentiated_twice(platform):
     (again,) = torch.autograd.grad(grad.sum(), weight)
     torch.testing.assert_close(again, 8 * x.square().sum(0))
     assert graphed.stats()["replays"] >= 3
+    assert all(each._pair._run.draws is False for each in graphed._worlds.with_gradients)
 
 
 def test_gradients_are_arguments_of_another_graph(platform):

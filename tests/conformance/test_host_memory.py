@@ -182,6 +182,62 @@ def test_copies_to_the_device_are_read_anew(platform):
     assert y.tolist() == [4.0] * 4
 
 
+def _normalized(x, table):
+    mean = torch.tensor([0.5, 0.25]).to(x.device)
+    return (x.view(2, 2) - mean) * torch.tensor(2.0, device=x.device)
+
+
+def _masked(x, table):
+    scores = x.view(2, 2) * 1
+    scores[:, 0] = torch.tensor([[7.0], [8]]).flatten()
+    scores[1, 1] = float("-inf")
+    return scores
+
+
+def _changed_between(x, table):
+    host = torch.zeros(1)
+    first = host.to(x.device)
+    host += 1
+    return x + first + 10 * host.to(x.device, torch.float64)
+
+
+def _selected(x, table):
+    return x[torch.tensor([2, 0], device="cuda")] + torch.eye(2, dtype=torch.bool).t().to("cuda")
+
+
+def _of_another_list(x, table):
+    return x.view(2, 2) * torch.tensor(table, device="cuda")
+
+
+FEW_NUMBERS = (_normalized, _masked, _changed_between, _selected, _of_another_list)
+
+
+@pytest.mark.parametrize("body", FEW_NUMBERS)
+def test_a_few_numbers_go_into_the_graph(platform, body):
+    """Numbers that the captured code wrote down, copied to the device: one graph, and no host memory to read."""
+    x, table = torch.arange(4.0, device="cuda"), [1.0, 2.0]
+    with torch.no_grad():
+        graph, y = captured(lambda: body(x, table))
+    assert graph._program.is_plain
+    for value in (1.0, -3.0):
+        x.add_(value)
+        graph.replay()
+        assert torch.equal(y, body(x, table)) and y.dtype is body(x, table).dtype
+    if body is _of_another_list:
+        table[0] = 5.0
+        with pytest.raises(gfxgraph.GuardMismatch, match="a list"):
+            graph.replay()
+
+
+def test_many_numbers_are_copied_by_the_host(platform):
+    """More than a few are no nodes, but a step between two graphs."""
+    x = ones()
+    graph, y = captured(lambda: x.sum() + torch.arange(20.0).to("cuda"))
+    x.fill_(2.0)
+    graph.replay()
+    assert y.tolist() == [8.0 + i for i in range(20)] and not graph._program.is_plain
+
+
 def test_torchs_own_behaviour_asks_nothing(platform):
     """on_unsafe="raise": host work is a constant, as in torch."""
     x, host = ones(), torch.zeros(())

@@ -638,6 +638,28 @@ def test_gradients_that_are_differentiated_again(platform):
     assert found["replays"] > 0 and found["parts"]["its gradients are differentiated again"] == 2
 
 
+@pytest.mark.parametrize("inside", [torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.3)], ids=["statistics", "draws"])
+def test_a_gradient_penalty_of_a_net_that_draws_or_counts(platform, inside):
+    """As critics are trained: what the second run for ``create_graph=True`` draws and counts is the first one's."""
+    found = {}
+    for name in ("eager", "graphed"):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 8), copy.deepcopy(inside), torch.nn.Linear(8, 1)).cuda()
+        critic, optimizer = net if name == "eager" else gfxgraph.graphed(net), torch.optim.SGD(net.parameters(), 0.05)
+        for step in range(6):
+            torch.manual_seed(step)
+            real, fake = torch.randn(2, 6, 3, device="cuda")
+            x = (0.3 * real + 0.7 * fake).requires_grad_()
+            (gradient,) = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
+            loss = critic(fake).mean() - critic(real).mean() + (gradient.norm(2, 1) - 1).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        found[name] = [loss.detach(), *net.state_dict().values()]
+    for a, b in zip(found["eager"], found["graphed"]):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_a_checkpoint_inside_draws_the_same_numbers_twice(platform, use_reentrant):
     """What is computed again for the backward is what the forward computed, dropped elements among it."""

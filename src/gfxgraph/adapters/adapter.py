@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gfxgraph.adapters._needs import NeededName, missing
 from gfxgraph.config import Config
@@ -56,7 +56,7 @@ class GraphedObject:
 
     inner: ClassVar[str]
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name == self.inner:  # not set yet, as during unpickling
             raise AttributeError(name)
         return getattr(getattr(self, self.inner), name)

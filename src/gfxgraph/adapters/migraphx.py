@@ -385,7 +385,7 @@ class _Own:
         self.run, self.run_async = run, run_async
         self.found: dict[int, GraphedProgram] = {}
 
-    def graphed(self, program: Any) -> GraphedProgram:
+    def graphed(self, program: object) -> GraphedProgram:
         found = self.found.get(id(program))
         if found is None:
             found = self.found[id(program)] = GraphedProgram(

@@ -81,14 +81,14 @@ class GraphedSession(GraphedObject):
 
     def __init__(
         self,
-        model: Any,
-        sess_options: Any = None,
+        model: object,
+        sess_options: object = None,
         providers: Sequence[object] | None = None,
         provider_options: Sequence[object] | None = None,
         *,
         graphs: bool = True,
         ort: Any = None,
-        **more: Any,
+        **more: object,
     ) -> None:
         self._ort = ort if ort is not None else import_module("onnxruntime")
         # Where the adapter is in place, the module's own name is this class.
@@ -184,7 +184,7 @@ class GraphedSession(GraphedObject):
 
     # -- running ------------------------------------------------------------------------------------------
 
-    def _exactly(self, feeds: Mapping[str, Any]) -> dict[str, object]:
+    def _exactly(self, feeds: Mapping[str, object]) -> dict[str, object]:
         """Run with its own memory, without a graph."""
         return dict(zip(self._names, self.session.run(self._names, dict(feeds), self._options(NO_GRAPH))))
 
@@ -215,7 +215,7 @@ class GraphedSession(GraphedObject):
         self.account.eager.count(self.why_no_graph or "compared with its graph")
         return right
 
-    def _bind(self, key: Any, feeds: Mapping[str, Any]) -> BoundRun:
+    def _bind(self, key: object, feeds: Mapping[str, object]) -> BoundRun:
         # Outputs take the shapes that the model gives them: found by one run without buffers.
         found = self._exactly(feeds)
         if not all(hasattr(array, "dtype") for array in found.values()):
@@ -271,7 +271,7 @@ class OnnxruntimeAdapter(Adapter):
     def wanted(self, settings: Config) -> bool:
         return False  # a session for each model more: only on request by name
 
-    def put_in_place(self, undo: Replaced, part: Any) -> None:
+    def put_in_place(self, undo: Replaced, part: object) -> None:
         undo.replace(part, "InferenceSession", GraphedSession)
 
 
@@ -301,7 +301,7 @@ def _worst(results: Mapping[str, Any], right: Mapping[str, Any]) -> str:
     return ""
 
 
-def _failures(ort: Any) -> tuple[type[Exception], ...]:
+def _failures(ort: object) -> tuple[type[Exception], ...]:
     """The exceptions of ONNX Runtime, which have no base class of their own."""
     state = getattr(getattr(ort, "capi", None), "onnxruntime_pybind11_state", None)
     names = ("Fail", "RuntimeException", "InvalidArgument", "InvalidGraph", "EPFail", "NotImplemented", "EngineError")

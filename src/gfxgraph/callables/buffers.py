@@ -327,6 +327,8 @@ class GraphOutput:
     layout: tuple[Any, ...] = ()
     outside: Tensor | None = None
     is_host: bool = False
+    is_detached: bool = False
+    """Whether it needs no gradients though its argument does."""
 
 
 class Outputs:
@@ -502,9 +504,9 @@ def _kind(
             if static.tensor.numel() and storage_address(static.tensor) == address:
                 layout = (tensor.size(), tensor.stride(), tensor.storage_offset() - static.tensor.storage_offset())
                 same = tensor.dtype == static.tensor.dtype and layout[0] == static.tensor.size()
-                return GraphOutput(
-                    of_input=position, layout=(tensor is static.tensor and same, tensor.dtype, *layout)
-                )
+                about = (tensor is static.tensor and same, tensor.dtype, *layout)
+                is_detached = static.tensor.requires_grad and not tensor.requires_grad
+                return GraphOutput(of_input=position, layout=about, is_detached=is_detached)
     return GraphOutput(made=tensor.detach() if tensor.requires_grad else tensor, is_host=not tensor.is_cuda)
 
 
@@ -515,7 +517,7 @@ def from_before(result: GraphOutput, args: Sequence[Tensor]) -> Tensor:
     itself, dtype, size, stride, offset = result.layout
     if itself:
         return given
-    view = given
+    view = given.detach() if result.is_detached else given
     if given.dtype != dtype:  # all of its memory, in one dim: only that can be viewed whatever the sizes and strides
         view = given.as_strided((given.untyped_storage().nbytes() // given.itemsize,), (1,), 0).view(dtype)
         offset += given.storage_offset() * given.itemsize // dtype.itemsize

@@ -264,10 +264,10 @@ def _why_not(entry: Captured, instance: Instance, n_copies: int) -> str:
     if known[:1] != [False]:
         return "its graph draws random numbers, which torch's own replay provides"
     most = MOST_NODES_OF_A_BUCKET if entry.bucket else MOST_NODES
-    return _why_not_graph(entry.arena.state, instance.graph, n_copies, most)
+    return why_not_graph(entry.arena.state, instance.graph, n_copies, most)
 
 
-def _why_not_graph(state: Process, graph: Any, n_copies: int, most: int) -> str:
+def why_not_graph(state: Process, graph: Any, n_copies: int, most: int) -> str:
     """As above, of a graph that draws no random numbers."""
     driver = state.driver
     if graph._guard is not None:
@@ -372,7 +372,7 @@ class CopiedReplay:
         kernel = copy_kernel(state, device)
         if not (into or back) or kernel is None or not joins(state, device):
             return
-        if _why_not_graph(state, self._graph, len(into) + len(back), MOST_NODES):
+        if why_not_graph(state, self._graph, len(into) + len(back), MOST_NODES):
             return
         if getattr(getattr(self._graph, "_retained", None), "sync_before_fire", False):
             return

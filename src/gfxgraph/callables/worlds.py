@@ -234,6 +234,12 @@ class Worlds:
             return result
         world.why_pieces = world.why_pieces or why or why_from_outside(world.tensors)
         world.why_eager = what_changed(layouts, [_key_of(t) for t in call.tensors]) or world.why_eager
+        if world.why_pieces and world.takes_gradients:
+            front.traces_gradients = False
+            self.reset()
+            self._evict_world(None)
+            self._eager.count(again or WARM_UP)
+            return returned(call.kwargs, result, True)
         world.zeros, world.skeleton = zeros_in(call.structure), skeleton(call.structure)
         self._worlds[call.key] = world
         self._eager.count(world.why_eager or again or WARM_UP)

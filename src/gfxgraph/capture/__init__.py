@@ -28,10 +28,10 @@ class Rooms:
     ``guard.guard.fill()``, and ``reporting.inspect.fill()`` where graphs are made for programs.
     """
 
-    deep_capture: Callable[[], Any]
-    guard_for: Callable[..., Any]
+    deep_capture: Callable[[], object]
+    guard_for: Callable[..., object]
     replay_by_nodes: Callable[..., None]
-    repaired: Callable[[Any, Any, Sequence[tuple[int, str]]], tuple[Any, Any]]
+    repaired: Callable[[object, object, Sequence[tuple[int, str]]], tuple[object, object]]
     inspect: Callable[[Any], Any] = staticmethod(lambda graph: graph.steps_text())
 
 

@@ -230,7 +230,7 @@ def unnoticed() -> AbstractContextManager[Any]:
         return nullcontext()
 
 
-def synchronize_device(wait: Any) -> Any:
+def synchronize_device(wait: Any) -> object:
     """Wait for the device between captures.
 
     Args:

@@ -101,7 +101,7 @@ def op_failed(session: Session, info: Any, func: Any, args: Any, kwargs: Any, er
         del error  # its traceback holds this frame, a cycle that would keep everything in the frames alive
 
 
-def call_failed(session: Session, name: str, error: RuntimeError, again: Callable[[], Any]) -> Any:
+def call_failed(session: Session, name: str, error: RuntimeError, again: Callable[[], object]) -> Any:
     """Handle a failed call outside the dispatcher: raise its error, or recover a dead capture and repeat the call."""
     try:
         if is_interrupt(error) or session.streams.status() is CaptureStatus.ACTIVE:
@@ -170,7 +170,7 @@ def heal(session: Session, end_was_refused: bool = False) -> bool:
     return healed
 
 
-def recover(session: Session, name: str, error: BaseException, again: Callable[[UnsafeOp], Any]) -> Any:
+def recover(session: Session, name: str, error: BaseException, again: Callable[[UnsafeOp], object]) -> Any:
     """Recover from a dead capture: run its tape eagerly into the same addresses, and continue after it."""
     tape = session.recorder.tape
     where = where_of(*place())
@@ -248,7 +248,7 @@ def is_lost(stream: Any, driver: GraphDriver) -> bool:
     return driver.capture_info(stream.cuda_stream).status is not CaptureStatus.NONE
 
 
-def leave_stream(stream: Any) -> None:
+def leave_stream(stream: object) -> None:
     """Have the next ``torch.cuda.graph()`` take another stream: this one may keep the failure."""
     if torch.cuda.graph.default_capture_stream == stream:
         torch.cuda.graph.default_capture_stream = None

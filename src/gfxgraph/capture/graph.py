@@ -29,6 +29,7 @@ import torch
 
 from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock, leaving, rooms
+from gfxgraph.capture import torchs_graph as torchs
 from gfxgraph.capture.record.random_generators import registering
 from gfxgraph.capture.record.user_lines import place, shown
 from gfxgraph.capture.replay import runtime_workarounds, validation
@@ -36,19 +37,6 @@ from gfxgraph.capture.replay.held_inputs import HeldInputs, held_inputs
 from gfxgraph.capture.replay.program import Program
 from gfxgraph.capture.session import Session
 from gfxgraph.capture.state import CaptureState, Lifecycle
-from gfxgraph.capture.torchs_graph import (
-    STOCK_ALREADY,
-    STOCK_DEFAULT_STREAM,
-    STOCK_INSTANTIATE,
-    STOCK_NO_RAW_GRAPH,
-    STOCK_NOT_BEGUN,
-    STOCK_NOT_CAPTURED,
-    checked_pool,
-    fast_replay,
-    launch_of,
-    liveness_check,
-    one_replay,
-)
 from gfxgraph.capture.undo import Undo, leave_modes, unbroken
 from gfxgraph.errors import CaptureError, GfxGraphError, ReplayError, member
 from gfxgraph.process import calls, process
@@ -137,16 +125,16 @@ class BridgedGraph(_TorchsGraph):
         if self._session is not None:
             raise CaptureError("overlapping_captures", first=shown(self._session.begun_at), second=shown(place()))
         if self._program is not None:
-            raise CaptureError("already_captured", where=shown(place()), quote=STOCK_ALREADY)
+            raise CaptureError("already_captured", where=shown(place()), quote=torchs.STOCK_ALREADY)
         if torch.cuda.current_stream() == torch.cuda.default_stream():
-            raise CaptureError("capture_on_default_stream", where=shown(place()), quote=STOCK_DEFAULT_STREAM)
-        pool = checked_pool(pool)
+            raise CaptureError("capture_on_default_stream", where=shown(place()), quote=torchs.STOCK_DEFAULT_STREAM)
+        pool = torchs.checked_pool(pool)
         mode = self._state.capture_error_mode if capture_error_mode == "global" else None
         if capture_error_mode == "global" and mode is None and self._policy is not OnUnsafe.RAISE:
             mode = "thread_local"  # other threads' calls are blocked only where they would do harm (capture_lock.py)
         if capture_error_mode == "relaxed":
             mode = self._state.decisions.relaxed_capture_mode
-        self._is_strict, extra = liveness_check(args, kwargs)
+        self._is_strict, extra = torchs.liveness_check(args, kwargs)
         if self._state.settings.guard is GuardTier.DEEP:
             self._deep = rooms.deep_capture()
             pool = self._deep.pool(pool)
@@ -171,7 +159,7 @@ class BridgedGraph(_TorchsGraph):
             self._session = None
             self._lifecycle.to(CaptureState.EMPTY)
             error, session.error = session.error, None
-        return error or CaptureError("capture_not_begun", where=shown(place()), quote=STOCK_NOT_BEGUN)
+        return error or CaptureError("capture_not_begun", where=shown(place()), quote=torchs.STOCK_NOT_BEGUN)
 
     def capture_end(self) -> None:
         """End the capture; afterwards ``replay`` may be called.
@@ -188,7 +176,7 @@ class BridgedGraph(_TorchsGraph):
             return
         self._refuse_in_child("capture_end()")
         if session is None:
-            raise CaptureError("capture_not_begun", where=shown(place()), quote=STOCK_NOT_BEGUN)
+            raise CaptureError("capture_not_begun", where=shown(place()), quote=torchs.STOCK_NOT_BEGUN)
         if is_unwinding and session in process.sessions():
             while (inner := process.sessions()[-1]) is not session:  # begun inside, where an interrupt left it
                 inner.abort(None)
@@ -273,7 +261,9 @@ class BridgedGraph(_TorchsGraph):
                 return None
             ended = f"{torch.cuda.current_stream()} at {shown(place())}"
             begun = f"{session.streams.own} at {shown(session.begun_at)}"
-            session.abort(CaptureError("capture_ended_elsewhere", begun=begun, ended=ended, quote=STOCK_NOT_BEGUN))
+            session.abort(
+                CaptureError("capture_ended_elsewhere", begun=begun, ended=ended, quote=torchs.STOCK_NOT_BEGUN)
+            )
             return self._left_session()
         if active is not None and session in process.sessions():
             return CaptureError("overlapping_captures", first=shown(session.begun_at), second=shown(active.begun_at))
@@ -289,7 +279,7 @@ class BridgedGraph(_TorchsGraph):
         if self._program is None:
             self._ask("instantiate()", super().instantiate)
             return
-        self._refuse_unless_kept("instantiate()", STOCK_INSTANTIATE)
+        self._refuse_unless_kept("instantiate()", torchs.STOCK_INSTANTIATE)
         if self._program.is_plain:
             with capture_lock.unnoticed():
                 self._program.segments[0].instantiate()
@@ -379,7 +369,7 @@ class BridgedGraph(_TorchsGraph):
         runtime_workarounds.before_replay()
         if self._guard is not None:
             self._guard.before_replay()
-        with one_replay(self), self._held.lending() if self._held else nullcontext():
+        with torchs.one_replay(self), self._held.lending() if self._held else nullcontext():
             if self._unvalidated > 0:
                 self._unvalidated -= 1
                 validation.replay_validated(program, self._retire)
@@ -467,8 +457,8 @@ class BridgedGraph(_TorchsGraph):
     def _nothing_to_replay(self) -> ReplayError:
         where = shown(place())
         if self._lifecycle.state is CaptureState.RESET:
-            return ReplayError("use_after_reset", call="replay()", where=where, quote=STOCK_NOT_CAPTURED)
-        return ReplayError("replay_before_capture", where=where, quote=STOCK_NOT_CAPTURED)
+            return ReplayError("use_after_reset", call="replay()", where=where, quote=torchs.STOCK_NOT_CAPTURED)
+        return ReplayError("replay_before_capture", where=where, quote=torchs.STOCK_NOT_CAPTURED)
 
     def _refuse_in_child(self, call: str) -> None:
         if self._state.pid != os.getpid():
@@ -506,7 +496,7 @@ class BridgedGraph(_TorchsGraph):
 
     def raw_cuda_graph(self) -> int:
         if self._program is not None:
-            stock = STOCK_NO_RAW_GRAPH.format(api="hip" if torch.version.hip else "cuda")
+            stock = torchs.STOCK_NO_RAW_GRAPH.format(api="hip" if torch.version.hip else "cuda")
             self._refuse_unless_kept("raw_cuda_graph()", stock)
         return int(self._ask("raw_cuda_graph()", super().raw_cuda_graph))
 
@@ -516,7 +506,7 @@ class BridgedGraph(_TorchsGraph):
     def pool(self) -> Any:
         return self._ask("pool()", super().pool)
 
-    def _ask(self, call: str, answer: Callable[[], Any]) -> Any:
+    def _ask(self, call: str, answer: Callable[[], object]) -> Any:
         """Return torch's answer; if nothing was captured, raise torch's error with an explanation."""
         try:
             return answer()
@@ -598,7 +588,7 @@ class BridgedGraph(_TorchsGraph):
         self._counted += 1
         if self._held:
             self._held.before_replay()
-        with one_replay(self), self._held.lending() if self._held else nullcontext():
+        with torchs.one_replay(self), self._held.lending() if self._held else nullcontext():
             yield self._program
 
     def validate(self) -> bool:
@@ -653,7 +643,7 @@ class TwoEnds(BridgedGraph):
 
 def bridged_class(base: type) -> type[BridgedGraph]:
     """Return the subclass of ``base`` (torch's CUDAGraph, or the simulator's) that replaces it."""
-    launch = launch_of(base)
+    launch = torchs.launch_of(base)
     over = TwoEnds if hasattr(base, "capture_end_pre") else BridgedGraph
 
     class BridgedCUDAGraph(over, base):  # type: ignore[misc, valid-type]
@@ -661,30 +651,27 @@ def bridged_class(base: type) -> type[BridgedGraph]:
         # The replay countdown. A slot: in ``__dict__`` each replay would take 0.07 us longer.
         __slots__ = ("_left",)
         _launch = staticmethod(launch)
-        replay = fast_replay(launch)
+        replay = torchs.fast_replay(launch)
 
     class GuardedCUDAGraph(BridgedCUDAGraph):
         """The class of a graph at tier 1 and above: each replay first checks for freed memory."""
 
         __slots__ = ()
-        replay = fast_replay(launch, unless="self._guard.pointers.is_dirty")
+        replay = torchs.fast_replay(launch, unless="self._guard.pointers.is_dirty")
 
     class HoldingCUDAGraph(BridgedCUDAGraph):
         """The class of a graph whose inputs the program may replace."""
 
         __slots__ = ()
         _is_asking = True
-        replay = fast_replay(launch, unless="self._held.has_changed()")
+        replay = torchs.fast_replay(launch, unless="self._held.has_changed()")
 
     class GuardedHoldingCUDAGraph(HoldingCUDAGraph):
         __slots__ = ()
-        replay = fast_replay(launch, unless="self._guard.pointers.is_dirty or self._held.has_changed()")
+        replay = torchs.fast_replay(launch, unless="self._guard.pointers.is_dirty or self._held.has_changed()")
 
     BridgedCUDAGraph._guarded_class = GuardedCUDAGraph
-    BridgedCUDAGraph._asking_classes = {
-        BridgedCUDAGraph: HoldingCUDAGraph,
-        GuardedCUDAGraph: GuardedHoldingCUDAGraph,
-    }
+    BridgedCUDAGraph._asking_classes = {BridgedCUDAGraph: HoldingCUDAGraph, GuardedCUDAGraph: GuardedHoldingCUDAGraph}
     for made in (BridgedCUDAGraph, GuardedCUDAGraph, HoldingCUDAGraph, GuardedHoldingCUDAGraph):
         made.__qualname__ = made.__name__ = "BridgedCUDAGraph"
         made.__module__ = "gfxgraph"

@@ -36,17 +36,12 @@ from gfxgraph.capture.record.streams import Streams, wait_for
 from gfxgraph.capture.record.user_lines import place, shown
 from gfxgraph.capture.replay import runtime_workarounds
 from gfxgraph.capture.replay.graph_tensors import Layout, flat, is_within, pool_id, pool_ranges, storage_address
-from gfxgraph.capture.replay.program import (
-    HostStep,
-    Program,
-    ReadStep,
-    SegmentStep,
-    Step,
-)
+from gfxgraph.capture.replay.program import HostStep, Program, ReadStep, SegmentStep, Step
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.state import CAPTURING, CaptureState
 from gfxgraph.capture.torchs_graph import bare_launch
 from gfxgraph.capture.undo import Undo, hush, leave_modes, repair, set_sync_debug_mode
+from gfxgraph.core.tape import Place
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus, OnUnsafe
@@ -77,14 +72,7 @@ class Session:
     op_failed = failures.op_failed
     call_failed = failures.call_failed
 
-    def __init__(
-        self,
-        graph: Any,
-        pool: Any,
-        mode: str,
-        generators: list[Any],
-        policy: OnUnsafe,
-    ) -> None:
+    def __init__(self, graph: Any, pool: Any, mode: str, generators: list[Any], policy: OnUnsafe) -> None:
         self.state = process.require()
         self.graph_ref = weakref.ref(graph)
         self.mode = mode
@@ -225,10 +213,10 @@ class Session:
         return self._own_graph or self.graph_ref() or self._dying
 
     @segment_graph.setter
-    def segment_graph(self, graph: Any) -> None:
+    def segment_graph(self, graph: object) -> None:
         self._own_graph = graph if graph is not self.graph_ref() else None
 
-    def abort(self, error: BaseException | None, dying: Any = None) -> None:
+    def abort(self, error: BaseException | None, dying: object = None) -> None:
         """Restore the process to its state before the capture. The caller raises the error.
 
         Args:
@@ -259,7 +247,7 @@ class Session:
         self.abort(error)
         return error
 
-    def refuse(self, name: str, reason: str, where: Any = None) -> NoReturn:
+    def refuse(self, name: str, reason: str, where: Place | None = None) -> NoReturn:
         """End the capture because of a call of the program's that no replay would repeat as a call does."""
         raise self.failed(CaptureError("refused_in_capture", op=name, where=shown(where or place()), reason=reason))
 

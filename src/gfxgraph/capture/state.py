@@ -15,7 +15,25 @@ torch and the driver must be told (failures.py). HALF_ENDED is between the two h
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from gfxgraph.process.process import OngoingCapture, Process
+from gfxgraph.types import OnUnsafe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gfxgraph.capture.record.host_memory import HostReads
+    from gfxgraph.capture.record.host_values import HostValues
+    from gfxgraph.capture.record.random_generators import Generators
+    from gfxgraph.capture.record.streams import Streams
+    from gfxgraph.capture.replay.program import HostPart, Program, Step
+    from gfxgraph.capture.replay.rollback import Rollback
+    from gfxgraph.core.tape import Args, Kwargs, Place
+    from gfxgraph.core.unsafe import UnsafeOp
+    from gfxgraph.errors import CaptureError
 
 
 class CaptureState(Enum):
@@ -91,3 +109,40 @@ class Lifecycle:
     @property
     def has_failed(self) -> bool:
         return self.state in (CaptureState.FAILING, CaptureState.FAILED)
+
+
+class FixesTensors(Protocol):
+    """Tensors that move from replay to replay, as those see them that need one where it is."""
+
+    def fix(self, tensors: list[Tensor]) -> None: ...
+    def operation(self, name: str, args: Args, kwargs: Kwargs) -> UnsafeOp | None: ...
+
+
+class StepSession(OngoingCapture, Protocol):
+    """What a recorder, a read or a step may ask of its capture, which lies above them: the `Session`."""
+
+    state: Process
+    policy: OnUnsafe
+    device_index: int
+    has_executed: bool
+    program: Program
+    rollback: Rollback
+    generators: Generators
+    streams: Streams
+    host: HostReads
+    values: HostValues
+
+    @property
+    def is_over(self) -> bool: ...
+    @property
+    def moving(self) -> FixesTensors: ...
+    def add(self, step: Step) -> None: ...
+    def split(self, row: UnsafeOp, name: str, make: HostPart, where: Place) -> Any: ...
+    def unsafe_op(self, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Any: ...
+    def op_failed(self, info: Any, func: Any, args: Any, kwargs: Any, error: RuntimeError) -> Any: ...
+    def refuse(self, name: str, reason: str, where: Place | None = None) -> NoReturn: ...
+    def failed(self, error: CaptureError) -> CaptureError: ...
+    def grew(self) -> None: ...
+    def note_draw(self, slot: tuple[int, str] | None, args: Any, kwargs: Any) -> None: ...
+    def is_held_by_host(self, tensor: Tensor) -> bool: ...
+    def frontier_reader(self, stream: int) -> Callable[[], int | tuple[int, ...]]: ...

@@ -48,7 +48,7 @@ def launch_of(base: Any) -> Any:
 
 
 def liveness_check(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
+    args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[bool, tuple[tuple[Any, ...], dict[str, Any]]]:
     """Whether capture_begin is asked for ``check_input_liveness`` (torch 2.13 and later; here of any torch), and its
     arguments without it.
@@ -62,7 +62,7 @@ def liveness_check(
     return asked, ((False, *args[1:]) if args and is_torchs else args, named)
 
 
-def checked_pool(pool: Any) -> Any:
+def checked_pool(pool: object) -> Any:
     """Return the pool in a form that torch accepts. Raises CaptureError `wrong_pool` if torch would abort on it."""
     if pool is None or hasattr(pool, "id"):
         return pool
@@ -99,7 +99,7 @@ class _Block:
             self.leave(any(session.block is self.ref for session in process.sessions()))
 
 
-def enter_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
+def enter_of_graph(original: Callable[..., object]) -> Callable[..., Any]:
     """Wrap ``torch.cuda.graph.__enter__``, which up to torch 2.14 leaves the capture stream current where
     ``capture_begin`` fails.
     """
@@ -119,10 +119,10 @@ def enter_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
     return __enter__
 
 
-def exit_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
+def exit_of_graph(original: Callable[..., object]) -> Callable[..., Any]:
     """Wrap ``torch.cuda.graph.__exit__``, which likewise leaves the stream where ``capture_end`` fails."""
 
-    def __exit__(self: Any, kind: Any, error: BaseException | None, traceback: Any) -> Any:
+    def __exit__(self: object, kind: object, error: BaseException | None, traceback: object) -> Any:
         block = self.__dict__.get("_gfxgraph_block")  # none if the bridge was switched on in between
         is_broken = True
         try:
@@ -144,7 +144,7 @@ def exit_of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def one_replay(graph: Any) -> Iterator[None]:
+def one_replay(graph: object) -> Iterator[None]:
     """Run the hooks that torch runs before and after a replay of ``graph``, as torch does."""
     retained = getattr(graph, "_retained", None)
     if retained is not None and retained.sync_before_fire:

@@ -159,7 +159,7 @@ def leave_modes() -> None:
             over[:] = [mode for mode in over if mode not in there]
 
 
-def put_back(there: list[Any]) -> None:
+def put_back(there: list[object]) -> None:
     """Leave every mode that has come since, and bring back those that have gone; one of ours that went is over.
 
     No mode's own exit is run: one that was struck inside would raise, or leave another one's place empty.
@@ -193,7 +193,7 @@ def standing() -> list[Any]:
     return [torch_names._get_dispatch_stack_at(i) for i in range(torch_names._len_torch_dispatch_stack())]
 
 
-def _stand(modes: list[Any]) -> None:
+def _stand(modes: list[object]) -> None:
     while torch_names._len_torch_dispatch_stack():
         torch_names._pop_mode()
     for mode in modes:
@@ -261,13 +261,13 @@ class Baseline(Undo):
         self.note(functools.partial(_end_captures, list(process.sessions())))
 
 
-def _end_captures(known: list[Any]) -> None:
+def _end_captures(known: list[object]) -> None:
     for session in reversed(process.sessions()):
         if session not in known:
             session.abort(None)
 
 
-def unbroken(call: Callable[..., Any]) -> Callable[..., Any]:
+def unbroken(call: Callable[..., object]) -> Callable[..., Any]:
     """Wrap a call so that it restores its thread's state when an error or an interrupt leaves it."""
 
     @functools.wraps(call)

@@ -57,9 +57,6 @@ class TapeValue(weakref.ref):  # type: ignore[type-arg]
         """True for an external and for any view of one."""
         return self.made_by < 0 or (self.root is not None and self.root.made_by < 0)
 
-    def __repr__(self) -> str:
-        return f"{'x' if self.is_external else '%'}{self.segment}.{self.made_by}@{self.address:x}"
-
 
 def new_value(tensor: Any, owner: int, made_by: int, segment: int, address: int, root: TapeValue | None) -> TapeValue:
     """A value with all its attributes set."""
@@ -104,6 +101,10 @@ class Entry:
     @property
     def where(self) -> Where:
         return where_of(self.code, self.lasti)
+
+
+Place = tuple[CodeType | None, int]
+"""A line of the program, resolved when it is shown: its code object and instruction."""
 
 
 def where_of(code: CodeType | None, lasti: int) -> Where:

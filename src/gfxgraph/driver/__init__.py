@@ -11,6 +11,7 @@ Stays out: torch, policy, the user's tensors.
     params.py        a kernel node's launch: geometry, function, arguments
     small_copies.py  several small copies in one launch; copies.ptx is that kernel for CUDA
     joined.py        a captured graph with copies before and after it, as one exec
+    while_loop.py    captured steps in turn, as one exec; goes_on.ptx is the kernel between them
     hiprtc.py        AMD's runtime compiler
 """
 

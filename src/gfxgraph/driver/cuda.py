@@ -6,12 +6,15 @@ process has one of it however many runtimes it carries.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import byref, c_char_p, c_int, c_void_p
 
 from gfxgraph.driver import layouts
 from gfxgraph.driver.graphs import GraphDriver
+from gfxgraph.driver.joined import Step
 from gfxgraph.driver.params import Layout
 from gfxgraph.driver.table import SUCCESS
+from gfxgraph.driver.while_loop import WhileExec
 from gfxgraph.errors import DriverError
 from gfxgraph.types import CaptureStatus
 
@@ -41,6 +44,13 @@ class CudaDriver(GraphDriver):
         if not handle or not self.table.has(call):
             return None
         return self._walk_layout(call, handle)
+
+    @property
+    def has_while_loop(self) -> bool:  # type: ignore[override]
+        return not self.missing & {"while_loop", "copy_kernel"}
+
+    def while_loop(self, steps: Sequence[Step], left: int, stream: int) -> WhileExec:
+        return WhileExec(self, stream, steps, left)
 
     def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None:
         """End the capture of ``stream``; CUDA resets the stream even when the end is refused.

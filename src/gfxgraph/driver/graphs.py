@@ -16,7 +16,7 @@ from typing import Any
 
 from gfxgraph.driver import layouts
 from gfxgraph.driver import params as kernel_params
-from gfxgraph.driver.joined import JoinedExec, KernelCopyNode, Parts
+from gfxgraph.driver.joined import JoinedExec, KernelCopyNode, OwnedExec, Parts, Step
 from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.driver.small_copies import CopyKernel, pointer, relaxed
 from gfxgraph.driver.table import SUCCESS, Table
@@ -40,6 +40,8 @@ class GraphDriver(ABC):
     name: str
     node_struct: type[Structure]
     node_kinds: Mapping[int, NodeKind]
+    has_while_loop = False
+    """Whether a graph can hold a loop: only CUDA's."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -172,7 +174,20 @@ class GraphDriver(ABC):
 
     def joined(self, kernel: CopyKernel, graph: int, into: Parts, back: Parts, stream: int) -> JoinedExec:
         """Put copies before and after ``graph`` in one graph exec; `JoinedExec` says what it raises."""
-        return JoinedExec(self, kernel, graph, into, back, stream)
+        return JoinedExec(self, stream, kernel, graph, into, back)
+
+    def while_loop(self, steps: Sequence[Step], left: int, stream: int) -> OwnedExec:
+        """Put captured steps in a graph exec that runs them in turn; where ``has_while_loop``.
+
+        Args:
+            steps: (graph, address of the flag that it leaves, a bool) of each, one at least.
+            left: address of an int32, which the caller sets to twice the most steps. Each step takes 2 off, and then
+                adds its flag.
+
+        Raises:
+            DriverError: `driver_call_failed`, as for a step that a conditional node cannot hold.
+        """
+        raise NotImplementedError
 
     # Graphs ------------------------------------------------------------------------------------
 

@@ -27,17 +27,19 @@ def compile_kernel(runtime: FoundLibrary, source: str, arch: str) -> bytes:
         raise DriverError("kernel_not_compiled", arch=arch, said="that is not an AMD GPU architecture")
     rtc = _library(runtime)
     program, nbytes = c_void_p(), c_size_t()
-    if rtc.hiprtcCreateProgram(byref(program), source.encode(), b"gfxgraph.hip", 0, None, None):
-        raise DriverError("kernel_not_compiled", arch=arch, said="hiprtcCreateProgram was refused")
+
+    def ask(name: str, *given: object) -> None:
+        if getattr(rtc, name)(*given):
+            raise DriverError("kernel_not_compiled", arch=arch, said=f"{name} was refused")
+
+    ask("hiprtcCreateProgram", byref(program), source.encode(), b"gfxgraph.hip", 0, None, None)
     try:
         options = (c_char_p * 1)(f"--offload-arch={arch}".encode())
         if rtc.hiprtcCompileProgram(program, 1, options):
             raise DriverError("kernel_not_compiled", arch=arch, said=_log(rtc, program))
-        if rtc.hiprtcGetCodeSize(program, byref(nbytes)):
-            raise DriverError("kernel_not_compiled", arch=arch, said="hiprtcGetCodeSize was refused")
+        ask("hiprtcGetCodeSize", program, byref(nbytes))
         code = ctypes.create_string_buffer(nbytes.value)
-        if rtc.hiprtcGetCode(program, code):
-            raise DriverError("kernel_not_compiled", arch=arch, said="hiprtcGetCode was refused")
+        ask("hiprtcGetCode", program, code)
         return code.raw
     finally:
         rtc.hiprtcDestroyProgram(byref(program))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gfxgraph.driver.graphs import GraphDriver
 
 Parts = Sequence[tuple[int, int, int]]
+Step = tuple[int, int]
 USE_NODE_PRIORITY = 8  # as torch instantiates; its other flag is about memory nodes, which no child may have
 
 
@@ -63,21 +64,14 @@ class KernelCopyNode:
         self.apply = functools.partial(call, pointer(graph_exec), pointer(self.node), byref(self._raw))
 
 
-class JoinedExec:
-    """The exec, on one stream at a time.
+class OwnedExec:
+    """A graph built node by node and its one exec, on one stream at a time.
 
     ``launch()`` returns a status; 0 where it was accepted.
     """
 
-    def __init__(self, driver: Any, kernel: Any, graph: int, into: Parts, back: Parts, stream: int) -> None:
-        """Build it.
-
-        Args:
-            driver: a `GraphDriver` with ``copy_node``, ``child_graph`` and ``launcher``.
-            kernel: from its ``copy_kernel``.
-            graph: what was captured; a copy of it is taken.
-            into: (to, from, nbytes) of what is copied before it; may be empty.
-            back: of what is copied after it.
+    def __init__(self, driver: GraphDriver, stream: int, *parts: Any) -> None:
+        """Build it of ``parts``.
 
         Raises:
             DriverError: `driver_call_failed`, as for a graph that cannot be a child.
@@ -87,25 +81,15 @@ class JoinedExec:
         self._graph = driver.create_graph()
         try:
             with driver.relaxed():
-                self._build(kernel, graph, into, back)
+                self._build(*parts)
         except DriverError:
             self.close()
             raise
-        for node in (self.into, self.back):
-            if node is not None:
-                node.belongs_to(driver, self._exec)
         self._stream = c_void_p(stream)
         self.launch: Callable[[], int] = driver.launcher(self._exec, self._stream)
 
-    def _build(self, kernel: Any, graph: int, into: Parts, back: Parts) -> None:
-        driver = self._driver
-        self.into = driver.copy_node(kernel, self._graph, into, ()) if into else None
-        child = driver.add_child(self._graph, graph, [self.into.node] if self.into else [])
-        self.back = driver.copy_node(kernel, self._graph, back, [child]) if back else None
-        found, wanted = _shape(driver, driver.child_graph(child)), _shape(driver, graph)
-        if found != wanted:
-            raise DriverError("child_graph_incomplete", found=found, wanted=wanted)
-        self._exec = driver.instantiate(self._graph, USE_NODE_PRIORITY)
+    def _build(self, *parts: Any) -> None:
+        raise NotImplementedError
 
     def on(self, stream: int) -> None:
         """Launch on ``stream`` from now on."""
@@ -129,5 +113,30 @@ class JoinedExec:
             self.close()
 
 
-def _shape(driver: Any, graph: int) -> tuple[int, int]:
+class JoinedExec(OwnedExec):
+    """A captured graph between copies.
+
+    Args:
+        driver: a `GraphDriver` with ``copy_node``, ``child_graph`` and ``launcher``.
+        kernel: from its ``copy_kernel``.
+        graph: what was captured; a copy of it is taken.
+        into: (to, from, nbytes) of what is copied before it; may be empty.
+        back: of what is copied after it.
+    """
+
+    def _build(self, kernel: CopyKernel, graph: int, into: Parts, back: Parts) -> None:
+        driver = self._driver
+        self.into = driver.copy_node(kernel, self._graph, into, ()) if into else None
+        child = driver.add_child(self._graph, graph, [self.into.node] if self.into else [])
+        self.back = driver.copy_node(kernel, self._graph, back, [child]) if back else None
+        found, wanted = _shape(driver, driver.child_graph(child)), _shape(driver, graph)
+        if found != wanted:
+            raise DriverError("child_graph_incomplete", found=found, wanted=wanted)
+        self._exec = driver.instantiate(self._graph, USE_NODE_PRIORITY)
+        for node in (self.into, self.back):
+            if node is not None:
+                node.belongs_to(driver, self._exec)
+
+
+def _shape(driver: GraphDriver, graph: int) -> tuple[int, int]:
     return len(driver.nodes(graph)), len(driver.edges(graph))

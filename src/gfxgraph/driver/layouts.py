@@ -8,7 +8,7 @@ Source: compiled sizes and offsets in decision 0040; tests/unit/driver/test_driv
 
 from __future__ import annotations
 
-from ctypes import Structure, c_size_t, c_ubyte, c_uint, c_void_p
+from ctypes import Structure, c_int, c_size_t, c_ubyte, c_uint, c_ulonglong, c_void_p
 
 from gfxgraph.types import NodeKind
 
@@ -41,6 +41,25 @@ class CudaKernelNodeParams(Structure):
         ("kern", c_void_p),
         ("ctx", c_void_p),
     ]
+
+
+class CudaConditionalNodeParams(Structure):
+    """CUgraphNodeParams, 256 bytes, with the members of CUDA_CONDITIONAL_NODE_PARAMS."""
+
+    _fields_ = [
+        ("type", c_int),
+        ("reserved0", c_int * 3),
+        ("handle", c_ulonglong),
+        ("kind", c_int),
+        ("n_bodies", c_uint),
+        ("bodies", c_void_p),
+        ("ctx", c_void_p),
+        ("reserved1", c_ulonglong * 26),
+    ]
+
+
+CONDITIONAL_NODE = 13
+CONDITION_IF, CONDITION_WHILE = 0, 1
 
 
 class CudaEdgeData(Structure):

@@ -78,6 +78,9 @@ FUNCTIONS = (
     F("add_kernel", "hipGraphAddKernelNode", "cuGraphAddKernelNode_v2", (P, H, P, N, P)),
     F("child_graph", "hipGraphChildGraphNodeGetGraph", "cuGraphChildGraphNodeGetGraph", (H, P)),
     F("add_child", "hipGraphAddChildGraphNode", "cuGraphAddChildGraphNode", (P, H, P, N, H), ("add_child",)),
+    F("context", None, "cuCtxGetCurrent", (P,), ("while_loop",)),
+    F("condition", None, "cuGraphConditionalHandleCreate", (P, H, H, U, U), ("while_loop",)),
+    F("add_node", None, "cuGraphAddNode", (P, H, P, N, P), ("while_loop",)),
     # nodes
     F("node_type", "hipGraphNodeGetType", "cuGraphNodeGetType", (H, P)),
     F("kernel_params", "hipGraphKernelNodeGetParams", "cuGraphKernelNodeGetParams_v2", (H, P)),
@@ -85,13 +88,7 @@ FUNCTIONS = (
     F("instantiate", "hipGraphInstantiateWithFlags", "cuGraphInstantiateWithFlags", (P, H, L)),
     F("exec_destroy", "hipGraphExecDestroy", "cuGraphExecDestroy", (H,)),
     F("launch", "hipGraphLaunch", "cuGraphLaunch", (H, H)),
-    F(
-        "set_enabled",
-        "hipGraphNodeSetEnabled",
-        "cuGraphNodeSetEnabled",
-        (H, H, U),
-        ("set_node_enabled",),
-    ),
+    F("set_enabled", "hipGraphNodeSetEnabled", "cuGraphNodeSetEnabled", (H, H, U), ("set_node_enabled",)),
     F("get_enabled", "hipGraphNodeGetEnabled", "cuGraphNodeGetEnabled", (H, H, P), ("node_enabled",)),
     F(
         "exec_kernel_params",

@@ -90,7 +90,7 @@ class Table:
         if status != SUCCESS:
             self.check(status, name, args)
 
-    def check(self, status: int, name: str, args: tuple[Any, ...] = ()) -> None:
+    def check(self, status: int, name: str, args: tuple[object, ...] = ()) -> None:
         """Raise for ``status`` of the function called ``name``, if it is not success."""
         if status == SUCCESS:
             return

@@ -6,7 +6,7 @@ import errno
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 Answer = TypeVar("Answer")
 LAST_S = 5.0
@@ -21,8 +21,8 @@ class Aside:
     """
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[object, Exception | None]] = queue.SimpleQueue()
         threading.Thread(target=self._run, daemon=True, name="gfxgraph aside").start()
 
     def _run(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from gfxgraph.config import Config
 from gfxgraph.core.counters import Counters
 from gfxgraph.core.locks import free_in_child
-from gfxgraph.core.tape import Tape, where_of
+from gfxgraph.core.tape import Place, Tape, where_of
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.driver.small_copies import CopyKernel
 from gfxgraph.errors import GuardMismatch
@@ -32,9 +32,9 @@ class OngoingRecording(Protocol):
 
     paused: bool
     is_wary: bool
-    rows: list[Any]
     externals: dict[object, object]
 
+    def adopt(self, out: object) -> None: ...
     def __torch_dispatch__(self, func: object, types: object, args: object = ..., kwargs: object = ...) -> object: ...
 
 
@@ -48,7 +48,7 @@ class SharingValues(Protocol):
 class OngoingCapture(Protocol):
     """A running capture of some thread, as lower rooms see it."""
 
-    begun_at: tuple[Any, int]
+    begun_at: Place
     block: object
 
     @property

@@ -69,7 +69,7 @@ def case(
 class Bench:
     """Where a case works: what it may ask, and what it may report beside its outcome."""
 
-    figures: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, object] = field(default_factory=dict)
     _random: torch.Generator = field(default_factory=torch.Generator)
 
     def __post_init__(self) -> None:
@@ -225,7 +225,7 @@ def same(got: Sequence[Tensor], wanted: Sequence[Tensor], what: str, rtol: float
         )
 
 
-def raises(kind: type[BaseException], call: Callable[[], Any]) -> Any:
+def raises(kind: type[BaseException], call: Callable[[], object]) -> Any:
     """The exception of that kind which ``call`` raises. Raises Differs where it raises none."""
     try:
         call()

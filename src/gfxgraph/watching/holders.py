@@ -88,7 +88,7 @@ class Holder:
             return REPLACED
         return step(owner, *self.steps[-1])  # reached in another way, if it is alive
 
-    def _reach(self) -> tuple[Any, Any, Any]:
+    def _reach(self) -> tuple[object, object, object]:
         """What is there, the object in which the way ends, and the one before."""
         before, at = None, self.root()
         for kind, key in self.steps[:-1]:
@@ -148,7 +148,7 @@ def locals_of(frame: FrameType) -> Mapping[str, object]:
     return scope
 
 
-def bound_to(name: str, scope: Any) -> Any:
+def bound_to(name: str, scope: object) -> object:
     """What a variable has now; None if it is gone.
 
     Args:
@@ -187,7 +187,7 @@ def step(owner: Any, kind: str, key: Any) -> Any:
     return GONE
 
 
-def _shared(member: Any) -> Any:
+def _shared(member: object) -> Any:
     return member if isinstance(member, Tensor) else GONE
 
 
@@ -228,7 +228,7 @@ class Search:
                 self.found[storage].append((holder, node.value))
         return self
 
-    def _globals(self, code: types.CodeType, scope: dict[str, Any]) -> None:
+    def _globals(self, code: types.CodeType, scope: dict[str, object]) -> None:
         for name in code.co_names:
             if name in scope:
                 self._meet(scope[name], None, scope, False, name)
@@ -237,7 +237,7 @@ class Search:
         while self._queue and len(self._seen) < MOST_OBJECTS:
             self._look_into(self._queue.popleft())
 
-    def _meet(self, value: Any, up: _Reached | None, key: Any, is_step: bool, name: str) -> None:
+    def _meet(self, value: object, up: _Reached | None, key: object, is_step: bool, name: str) -> None:
         kind = type(value)  # ``isinstance`` would ask proxies for the class of what they stand for
         if issubclass(kind, _OPAQUE):
             return
@@ -315,7 +315,7 @@ class Search:
         return self._shared[kind]
 
 
-def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+def _attributes(value: object) -> Iterator[tuple[str, object]]:
     yield from [*getattr(value, "__dict__", {}).items()]
     for kind in type(value).__mro__:
         for name, member in vars(kind).items():
@@ -366,11 +366,11 @@ def _holder(node: _Reached) -> Holder | None:
     return Holder(root, tuple(steps), node.name, is_slot, last, variable)
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> object:
     return value
 
 
-def _weakly(value: Any) -> Callable[[], Any] | None:
+def _weakly(value: object) -> Callable[[], object] | None:
     """A weak reference; None if it takes none, as dicts, lists and many objects with slots."""
     try:
         return weakref.ref(value)

@@ -100,7 +100,7 @@ def _places() -> dict[str, int | None]:
 
     held = object()
 
-    def function(a: Any = 1, *, b: Any = 2) -> Any:
+    def function(a: object = 1, *, b: object = 2) -> Any:
         return held
 
     sample, cell, row = Sample(), types.CellType(held), [held] * 3
@@ -143,7 +143,7 @@ def word_of(owner: object, name: str, value: object) -> int | None:
 _MAY_LACK = ("__defaults__", "__kwdefaults__", "__closure__")
 
 
-def words_of_list(value: list[Any]) -> tuple[list[int], list[int]] | None:
+def words_of_list(value: list[object]) -> tuple[list[int], list[int]] | None:
     """Words of a list, and of its items, which its second word points to; None if it must be compared in Python."""
     length, items = _places()["length"], _places()["items"]
     if length is None or items is None:
@@ -196,7 +196,7 @@ def _tensor_places(n_dims: int) -> tuple[list[int], int, int, int] | None:
     return [i * _WORD for i in sorted(changed)], of_storage, meta * _WORD, flag[0] * _WORD
 
 
-def words_of(tensor: Tensor) -> tuple[list[int], list[int], Any] | None:
+def words_of(tensor: Tensor) -> tuple[list[int], list[int], object] | None:
     """What to watch of a tensor: words of the Python object, words reached through pointers, and what to keep alive.
 
     None if it must be compared in Python.

@@ -42,6 +42,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
+from gfxgraph.core.tape import Place
 from gfxgraph.watching.memory_words import TAG_AT, differ, word_of, words_of, words_of_list
 
 NOTHING = object()
@@ -57,7 +58,7 @@ class Watch:
     """Collects what to compare, and which dicts to watch."""
 
     def __init__(self) -> None:
-        self.dicts: dict[int, dict[Any, Any]] = {}
+        self.dicts: dict[int, dict[object, object]] = {}
         self.keys: dict[int, set[str]] = {}
         """The names that were read or looked for in each dict: other stores do not matter."""
         self.lines: list[str] = []
@@ -69,7 +70,7 @@ class Watch:
         self.held: list[Any] = []
         self.unwatched = ""
         """The first object for which no watch is known."""
-        self._done: set[Any] = set()
+        self._done: set[object] = set()
 
     def built(self, tensors: Sequence[Tensor], values: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], bool]:
         """Watch from now on: a function that is True if nothing can have changed.
@@ -138,7 +139,7 @@ class Watch:
             self.word("dict", owner, own, "{0}.__dict__ is not {1}")
         return own
 
-    def item(self, holder: Any, name: str, value: Any) -> None:
+    def item(self, holder: object, name: str, value: object) -> None:
         """Watch what stands under a name in a namespace that may change often for other reasons.
 
         Args:
@@ -147,7 +148,7 @@ class Watch:
         self.names["nothing"] = NOTHING
         self.compare((id(holder), name), holder, value, f"{{0}}.get({name!r}, nothing) is not {{1}}")
 
-    def zero(self, holder: Any, name: Any, value: float) -> None:
+    def zero(self, holder: object, name: object, value: float) -> None:
         """Watch the sign of a zero."""
         self.names["is_other_zero"] = is_other_zero
         self.compare(("zero", id(holder), name), holder, value, f"is_other_zero({{0}}, {name!r}, {value!r})")
@@ -169,7 +170,7 @@ class Watch:
             if base.__module__ != "builtins":
                 self.watch(dict_of(base), (name,))
 
-    def content(self, value: list[Any] | collections.deque[Any] | dict[Any, Any]) -> None:
+    def content(self, value: list[object] | collections.deque[object] | dict[object, object]) -> None:
         """Watch a container's content."""
         if isinstance(value, dict):
             self.watch(value, None)
@@ -185,7 +186,7 @@ class Watch:
             self.words_behind += found[1]
             self.held += (value, items)
 
-    def is_found_plainly(self, owner: Any, name: str) -> bool:
+    def is_found_plainly(self, owner: object, name: str) -> bool:
         """Whether an attribute is only looked up in the object and its class.
 
         This includes a Python ``__getattribute__`` that reads nothing but its base's, if the table of other names
@@ -244,7 +245,7 @@ class Watch:
             self.names["plainly"] = object.__getattribute__
             self.compare((id(owner), name), owner, value, f"plainly({{0}}, {name!r}) is not {{1}}")
 
-    def word(self, name: str, owner: Any, value: Any, differs: str) -> None:
+    def word(self, name: str, owner: object, value: object, differs: str) -> None:
         """Compare a pointer in ``owner``, through its memory word if that is known."""
         place = word_of(owner, name, value)
         if place is None:
@@ -253,13 +254,13 @@ class Watch:
             self.words.append(place)
             self.held += (owner, value)
 
-    def compare(self, key: Any, owner: Any, value: Any, differs: str) -> None:
+    def compare(self, key: object, owner: object, value: object, differs: str) -> None:
         if key in self._done:
             return
         self._done.add(key)
         self.lines.append(f"if {differs.format(self._name(owner), self._name(value))}: return False")
 
-    def _name(self, value: Any) -> str:
+    def _name(self, value: object) -> str:
         name = f"v{id(value)}"
         self.names[name] = value
         return name
@@ -297,7 +298,7 @@ class _Every(set[str]):
         return True
 
 
-def is_other_zero(holder: object, name: Any, value: float) -> bool:
+def is_other_zero(holder: object, name: object, value: float) -> bool:
     """True if a zero of the other sign is there now; other values are left to guards."""
     try:
         now = holder[name] if isinstance(holder, dict) or not isinstance(name, str) else getattr(holder, name, None)  # type: ignore[index]
@@ -309,7 +310,7 @@ def is_other_zero(holder: object, name: Any, value: float) -> bool:
 def _is_plain(owner: object) -> bool:
     """Whether reading an attribute runs none of the class's code."""
     kind = type(owner)
-    reads: tuple[Any, ...] = (object.__getattribute__, type.__getattribute__)
+    reads: tuple[object, ...] = (object.__getattribute__, type.__getattribute__)
     return kind.__getattribute__ in reads and not hasattr(kind, "__getattr__")
 
 
@@ -366,12 +367,9 @@ def same_tensors(tensors: Sequence[Tensor]) -> Callable[[], bool]:
     return lambda: same_addresses(held, addresses, positions) and check(*held)
 
 
-def _same_in_python(tensors: list[Any], addresses: list[int | None], positions: list[int]) -> bool:
-    return all(tensors[i].data_ptr() == addresses[i] for i in positions)
-
-
 same_addresses: Callable[[list[Any], list[int | None], list[int]], bool] = (
-    torch_names._tensors_data_ptrs_at_indices_equal or _same_in_python
+    torch_names._tensors_data_ptrs_at_indices_equal
+    or (lambda tensors, addresses, positions: all(tensors[i].data_ptr() == addresses[i] for i in positions))
 )
 
 
@@ -390,17 +388,17 @@ class Watchers:
         place: gives the program's running line, where a change is made.
     """
 
-    def __init__(self, place: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, place: Callable[[], Place | None] = lambda: None) -> None:
         self.has_changed = False
         self.may_be_swapped = False
         """Whether tensors may have exchanged what is behind their Python objects."""
-        self.changed_at: Any = None
+        self.changed_at: Place | None = None
         """The line of the last change; None if it is not known (3.11)."""
         self._place = place
         self._names: dict[int, set[str]] = {}
         self.held: dict[int, dict[Any, Any] | list[Any]] = {}
         """Dicts and lists of no object, by identity, which are kept alive."""
-        self._owners: list[weakref.ref[Any]] = []
+        self._owners: list[weakref.ref[object]] = []
         self._alive: dict[int, object] = {}
         """By address, with what tells one dict from a later one there."""
         _every.add(self)
@@ -518,7 +516,7 @@ class _Api:
         python.PyDict_Watch.argtypes = python.PyDict_Unwatch.argtypes = [ctypes.c_int, ctypes.py_object]
         self.number: int = python.PyDict_AddWatcher(self.callback)  # raises RuntimeError if all eight are taken
         self.watch: Callable[[int, dict[Any, Any]], int] = python.PyDict_Watch
-        self.unwatch: Callable[[int, dict[Any, Any]], int] = python.PyDict_Unwatch
+        self.unwatch: Callable[[int, dict[object, object]], int] = python.PyDict_Unwatch
 
 
 _api: _Api | None = None
@@ -530,7 +528,7 @@ def _end() -> None:
         ctypes.pythonapi.PyDict_ClearWatcher(_api.number)
 
 
-def _watch(each: dict[Any, Any], owner: Watchers) -> None:
+def _watch(each: dict[object, object], owner: Watchers) -> None:
     global _api
     if _api is None:
         _api = _Api()

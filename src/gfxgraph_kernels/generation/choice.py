@@ -103,7 +103,7 @@ def _threshold(processor: Any) -> int:
     return int(processor.prompt_length_to_skip + processor.min_new_tokens)
 
 
-def _numbers(processor: Any) -> Any:
+def _numbers(processor: Any) -> object:
     if not _fits(processor):
         return id(processor)
     if type(processor) in _LENGTH_ONLY:  # its length is in the thresholds

@@ -132,7 +132,7 @@ class Accelerated:
             "eager_step", f"tokens are chosen between graphs: {', '.join(names)}", type(self.model).__name__
         )
 
-    def _cache_len(self, call: dict[str, Any], max_length: int) -> int:
+    def _cache_len(self, call: dict[str, object], max_length: int) -> int:
         """Length of the cache; the same as transformers would use if asked for a static one."""
         needed = max_length - 1
         if _is_static(call["generation_config"]):
@@ -183,7 +183,7 @@ class Accelerated:
 
     # -- which calls to serve -----------------------------------------------------------------------------
 
-    def why_not(self, call: dict[str, Any]) -> str:
+    def why_not(self, call: dict[str, object]) -> str:
         """Why a call is left to transformers; "" if a decoder serves it."""
         reason = self._model_says() or self._modules_say() or self._call_says(call) or self._inputs_say(call)
         return reason or version_check.why_not(self.model.device)

@@ -90,7 +90,7 @@ def _in_two_ways(owner: Any) -> Any:
     original = getattr(owner._sample, "__wrapped__", owner._sample)
 
     @functools.wraps(original)
-    def _sample(self: Any, *args: object, **kwargs: object) -> Any:
+    def _sample(self: Any, *args: object, **kwargs: object) -> object:
         return (original.__get__(self) if self.ours is None else functools.partial(self.ours.sample, original))(
             *args, **kwargs
         )

@@ -31,7 +31,8 @@ enum { NONE, ACTIVE, INVALIDATED };
 enum { MAX = 64 };
 
 typedef struct { unsigned long long from[32], to[32], nbytes[32]; } Parts; /* of driver/small_copies.py */
-typedef struct Node { int type, enabled; Params params; struct Graph *inner, *child; Parts *parts; unsigned n_parts; } Node;
+typedef struct Node { int type, enabled; Params params; struct Graph *inner, *child; Parts *parts; unsigned n_parts;
+  unsigned long long *decides, handle; struct Graph *body; int repeats; } Node;
 typedef struct Graph { int n_nodes, n_edges, alive; Node *nodes[MAX]; Node *from[MAX], *to[MAX]; } Graph;
 typedef struct { int status; unsigned long long id; Graph *graph; Node *last; int stuck, ended; } Stream;
 typedef struct { Graph *graph; int launches; } Exec;
@@ -109,6 +110,7 @@ Params *fake_given(void) { return &given; }
 Arguments *fake_given_arguments(void) { return &given_arguments; }
 /* A module is its image's first bytes; the one kernel there is copies `Parts`. */
 static char image[8];
+static unsigned conditions[MAX], defaults[MAX], assigned[MAX], n_conditions = 1; /* by handle; 0 is none */
 static void run_parts(const Parts *p, unsigned n) {
   for (unsigned i = 0; i < n; i++) memcpy((void *)p->to[i], (void *)p->from[i], p->nbytes[i]);
 }
@@ -120,6 +122,11 @@ static int take(const Params *p, Node *n) {
     n->n_parts = p->gridDimY;
 #endif
     memcpy(n->parts = n->parts ? n->parts : malloc(sizeof(Parts)), p->kernelParams[0], sizeof(Parts));
+    return 0;
+  }
+  if (p->func == image + 1) {
+    n->decides = malloc(32);
+    for (int i = 0; i < 4; i++) n->decides[i] = *(unsigned long long *)p->kernelParams[i];
     return 0;
   }
   given = *p;
@@ -217,6 +224,7 @@ int FN(hipModuleLoadData, cuModuleLoadData)(void **out, const char *data) { ENTE
 int FN(hipModuleGetFunction, cuModuleGetFunction)(void **out, void *module, const char *name) {
   ENTER();
   *out = module == image && !strcmp(name, "gfxgraph_copy") ? image : NULL;
+  if (module == image && !strcmp(name, "gfxgraph_goes_on")) *out = image + 1;
   return *out ? 0 : (last_error = 500);
 }
 static unsigned copied_grid[3]; static void *copied_on;
@@ -322,16 +330,26 @@ int FN(hipGraphInstantiateWithFlags, cuGraphInstantiateWithFlags)(Exec **out, Gr
 int FN(hipGraphExecDestroy, cuGraphExecDestroy)(Exec *e) { ENTER(); (void)e; return 0; }
 static void *launched_on;
 void *fake_launched_on(void) { return launched_on; }
+/* Our copies and decisions only, in the order of insertion; those of child graphs and bodies among them. */
+static void run(const Graph *g) {
+  for (int i = 0; i < g->n_nodes; i++) {
+    Node *n = g->nodes[i];
+    if (n->parts) run_parts(n->parts, n->n_parts);
+    if (n->decides) { /* as SOURCE of driver/while_loop.py */
+      unsigned *left = (unsigned *)n->decides[3], still = (*left >> 1) - 1, flag = *(unsigned char *)n->decides[2];
+      *left = still << 1 | flag;
+      conditions[n->decides[0]] = flag && still;
+      if (n->decides[1]) conditions[n->decides[1]] = flag && still;
+    }
+    if (n->child) run(n->child);
+    while (n->body && conditions[n->handle]) { run(n->body); if (!n->repeats) break; }
+  }
+}
 int FN(hipGraphLaunch, cuGraphLaunch)(Exec *e, Stream *s) {
   ENTER();
   launched_on = s; e->launches++;
-  /* Our copies only, in the order of insertion; a child graph's among them. */
-  for (int i = 0; i < e->graph->n_nodes; i++) {
-    Node *n = e->graph->nodes[i];
-    if (n->parts) run_parts(n->parts, n->n_parts);
-    for (int k = 0; n->child && k < n->child->n_nodes; k++)
-      if (n->child->nodes[k]->parts) run_parts(n->child->nodes[k]->parts, n->child->nodes[k]->n_parts);
-  }
+  for (unsigned i = 1; i < n_conditions; i++) if (assigned[i]) conditions[i] = defaults[i];
+  run(e->graph);
   return 0;
 }
 int FN(hipGraphExecKernelNodeSetParams, cuGraphExecKernelNodeSetParams_v2)(Exec *e, Node *n, const Params *p) {
@@ -352,6 +370,37 @@ typedef struct { int result; Node *node, *from; } UpdateResult;
 int cuGraphExecUpdate_v2(Exec *e, Graph *g, UpdateResult *r) { ENTER(); (void)e; (void)g; r->result = 0; return 0; }
 static char function_object[16] = "func_kernel";
 void *fake_function(void) { return function_object; }
+#ifndef OLD
+/* CUgraphNodeParams of CUDA 12.4, with a conditional node's members. */
+typedef struct {
+  int type, reserved0[3];
+  union {
+    long long reserved1[29];
+    struct { unsigned long long handle; int type; unsigned size; Graph **phGraph_out; void *ctx; } conditional;
+  };
+  long long reserved2;
+} NodeParams;
+static char context;
+int cuCtxGetCurrent(void **out) { ENTER(); *out = &context; return 0; }
+int cuGraphConditionalHandleCreate(unsigned long long *out, Graph *g, void *ctx, unsigned value, unsigned flags) {
+  ENTER();
+  if (!g->alive || ctx != &context || flags > 1 || n_conditions == MAX) return last_error = 1;
+  defaults[n_conditions] = value; assigned[n_conditions] = flags;
+  *out = n_conditions++;
+  return 0;
+}
+int cuGraphAddNode(Node **out, Graph *g, Node **deps, size_t n, NodeParams *p) {
+  ENTER();
+  static const long long zeros[30];
+  if (p->type != 13 || p->conditional.ctx != &context || p->conditional.size != 1 || p->conditional.type > 1) return 1;
+  if (memcmp(&p->conditional + 1, zeros, sizeof p->reserved1 - sizeof p->conditional) || p->reserved2) return 1;
+  *out = fake_add(g, 13, NULL);
+  (*out)->handle = p->conditional.handle; (*out)->repeats = p->conditional.type; (*out)->body = fake_graph();
+  p->conditional.phGraph_out = &(*out)->body;
+  for (size_t i = 0; i < n; i++) { g->from[g->n_edges] = deps[i]; g->to[g->n_edges++] = *out; }
+  return 0;
+}
+#endif
 #endif
 
 #ifndef OLD

@@ -1,6 +1,6 @@
 """Stands for the worker of the native self-test where there is no HIP: the real one, with jobs that need none.
 
-The cells are those of HIP 7.2.4 but one. Scenario "bad_handles" ends its process, "child_graphs" raises, and stream
+The cells are those of HIP 7.2.4 but one. Scenario "legacy_stream" ends its process, "child_graphs" raises, and stream
 program 1 never ends.
 """
 
@@ -26,7 +26,7 @@ def perform(job):
             return {
                 "rule": "refuses 900" if (name, job["mode"]) == ("launch", "relaxed") else CELLS[name][job["mode"]]
             }
-        case "scenario", "bad_handles":
+        case "scenario", "legacy_stream":
             os.kill(os.getpid(), signal.SIGSEGV)
         case "scenario", "child_graphs":
             raise DriverError("no_device")

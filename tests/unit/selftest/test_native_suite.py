@@ -36,13 +36,13 @@ def test_whatever_ends_a_job_the_report_tells(planted, tmp_path, capsys):
     assert (report["verdict"], report["compared_with"]) == ("fail", "7.2.4")
     assert report["counts"]["streams through the driver"] == {"right": 2, "died": 1}
     assert {(each["name"], each["outcome"]) for each in report["not_right"]} == {
-        ("bad_handles", "died"),
+        ("legacy_stream", "died"),
         ("child_graphs", "failed"),
         ("1", "died"),
     }
     assert [(each["call"], each["mode"]) for each in report["differs"]] == [("launch", "relaxed")]
     assert not any(report["not_run"].values())
-    assert "bad_handles: SIGSEGV" in shown and "did not end within 1 s" in shown
+    assert "legacy_stream: SIGSEGV" in shown and "did not end within 1 s" in shown
     assert "no_device" in shown and "may fail here" in shown and str(path) in shown
     assert str(Path.home()) not in path.read_text()
 

@@ -227,6 +227,7 @@ class Configured:
     def _trace(self, *args: Any, **kwargs: Any) -> Any:
         front, known = self._owner(), torch_names.dynamo_config
         wanted = {**_CONFIG, **(_for_symbols(front) if front is not None and front.is_dynamic else {})}
+        wanted["trace_autograd_ops"] = front is not None and front.traces_gradients  # torch 2.11 and later
         if args[0].f_code.co_name.startswith(_RESUMED):
             wanted["recompile_limit"] = MAX_TRACES
         n_before = 0 if front is None else len(front.graphs)
@@ -438,6 +439,8 @@ class Frontend:
         """Whether it does because an argument was nested deeper than its calls may be: others are traced."""
         self.keeps = WAITS if inspect.iscoroutinefunction(fn) else ""
         """Why no call may go through Dynamo any more: a new trace would see something else than the function does."""
+        self.traces_gradients = True
+        """Whether ``autograd.grad`` is part of its graphs: not where they are pieces, whose inputs have no past."""
         self.does_catch = False
         """Whether some of its code may continue after an error."""
         self.does_ask_by_name = False
@@ -634,6 +637,8 @@ class Frontend:
                 seen = [versions.get(id(t)) for t in world.tensors]
                 world.written = [each[0] for each in seen if each is not None and each[0]._version != each[1]]
                 world.why_pieces = world.why_pieces or next((each.effect for each in found if each.effect), "")
+                nodes = (node for each in found for node in each.graph.graph.nodes)
+                world.takes_gradients = any(node.target is torch.autograd.grad for node in nodes)
                 self.keeps = self.keeps or world.why_eager
                 self.worlds.append(world)
                 del self.worlds[:-MOST_WORLDS]

@@ -219,6 +219,8 @@ class World:
         self._replaced = owners_of(replaced, {**names, "L": given})
         self._sources = [(compile(source, "<source>", "eval"), source) for source in sources]
         self.why_pieces = ""
+        self.takes_gradients = False
+        """Whether ``autograd.grad`` is in its graphs."""
         """Why the trace cannot be one graph; "" if it can."""
         self.reads_inside_arguments = ""
         """An attribute of an argument that is more than a tree of tensors and constants."""

@@ -329,19 +329,11 @@ class _Pair:
         rest = iter(saved)
         return [next(rest) if is_saved else static for static, is_saved in zip(self.statics, self.is_saved)]
 
-    def run_differentiable(self, saved: Sequence[Tensor], grads: Sequence[Any]) -> tuple[Any, ...]:
-        """Compute differentiable gradients with the function itself: a graph gives only numbers.
-
-        Raises:
-            RuntimeError: the function draws random numbers or writes, and a second run would do so again.
-        """
-        if self._run.draws or self._forward.is_opaque or writes_of(self._forward):
-            raise RuntimeError(
-                "a graphed function that draws random numbers or writes to memory of its own is differentiated twice;"
-                " call the function itself where create_graph=True is wanted"
-            )
+    def run_differentiable(self, before: _Before, saved: Sequence[Tensor], grads: Sequence[Any]) -> tuple[Any, ...]:
+        """Compute differentiable gradients with the function itself: a graph gives only numbers."""
         self.owner.eager.count("its gradients are differentiated again")
-        return self._grad(saved, grads, create_graph=True)
+        with self._as_then(before):
+            return self._grad(saved, grads, create_graph=True)
 
     def _grad(self, saved: Sequence[Tensor], grads: Sequence[Any], *, create_graph: bool) -> tuple[Any, ...]:
         """Compute gradients with the function itself."""
@@ -489,7 +481,7 @@ class _Replay(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         pair: _Pair = ctx.pair
         if torch.is_grad_enabled():  # create_graph=True
-            return pair.run_differentiable(ctx.saved_tensors, grads)
+            return pair.run_differentiable(ctx.before, ctx.saved_tensors, grads)
         with pair.lock:
             return pair.run_backward(ctx.before, ctx.saved_tensors, grads)
 

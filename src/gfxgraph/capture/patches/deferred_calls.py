@@ -80,19 +80,16 @@ def targets() -> Targets:
         if final is not None or kind is torch.cuda.MemPool:
             found[f"{kind.__name__}.__del__"] = kind, "__del__", _dies_later(final)
     loaders = [(kind, name) for kind in kinds for name in ("_init_handles", "load_kernel")]
-    for owner, loader in (
-        *loaders,
-        torch_names.place("_cuda_load_module"),
-        (torch_names._JittedFunction, "__call__"),
-    ):
+    loaders += [torch_names.place("_cuda_load_module"), (torch_names._JittedFunction, "__call__")]
+    for owner, loader in loaders:
         if owner is not None and loader in vars(owner):
             found[f"{owner.__name__}.{loader}"] = owner, loader, _relaxed(vars(owner)[loader])
     return found
 
 
 @functools.cache  # one for all captures: it is known by identity
-def _dies_later(final: Callable[[Any], object] | None) -> Callable[[Any], None]:
-    def __del__(self: Any) -> None:
+def _dies_later(final: Callable[[object], object] | None) -> Callable[[Any], None]:
+    def __del__(self: object) -> None:
         # The deferred call holds the object; Python does not finalize it twice, so the original finalizer is called
         # here.
         capture_lock.keep_until_captures_end(Later(lambda: None if final is None else final(self)))
@@ -105,7 +102,7 @@ def _collect_ipc_later() -> None:
 
 
 @functools.cache
-def _relaxed(function: Callable[..., Any]) -> Callable[..., Any]:
+def _relaxed(function: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(function, updated=())
     def load(*args: Any, **kwargs: Any) -> Any:
         with capture_lock.unnoticed():
@@ -135,7 +132,7 @@ def prepare(device_index: int) -> None:
         torch.addmm(x[0], x, x)  # hipBLASLt has a handle of its own
 
 
-def quiet(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+def quiet(name: str, call: Callable[..., object]) -> Callable[..., Any]:
     """Wrap ``call`` (operation ``name``) so that what it allocates besides its work is not refused inside a capture.
 
     torch's operations work on the current stream only, so this lets nothing through that a capture should refuse.
@@ -145,7 +142,7 @@ def quiet(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     if name not in _HANDLES:
         return call
 
-    def first_in_thread(*args: Any, **kwargs: Any) -> Any:
+    def first_in_thread(*args: object, **kwargs: object) -> Any:
         if name in _done.products:
             return call(*args, **kwargs)
         with capture_lock.unnoticed():

@@ -25,6 +25,8 @@ from gfxgraph import torch_names
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, session_here
 from gfxgraph.capture.record.host_memory import HostRead
 from gfxgraph.capture.record.user_lines import place
+from gfxgraph.capture.state import StepSession
+from gfxgraph.core.tape import Place
 from gfxgraph.types import OnUnsafe
 
 Change = tuple[str, object, object] | None
@@ -57,10 +59,10 @@ class OptimizersBefore:
 
     def __init__(self, takes_rates: bool) -> None:
         self._rates = {id(group): rate for each in _known for group, rate in _rates_of(each)} if takes_rates else {}
-        self._lent: list[tuple[dict[str, Any], float]] = []
+        self._lent: list[tuple[dict[str, object], float]] = []
         """Groups whose rate is a tensor while the optimizer steps, with the program's number."""
         self._numbers = {each: _numbers_of(each) for each in _known}
-        self._stepped: dict[Optimizer, tuple[dict[tuple[object, str], Tensor], Any]] = {}
+        self._stepped: dict[Optimizer, tuple[dict[tuple[object, str], object], Place]] = {}
         self.made: set[Optimizer] = set()
         """Optimizers that the captured code makes."""
 
@@ -68,7 +70,7 @@ class OptimizersBefore:
         if optimizer not in self.made:
             self._stepped[optimizer] = _state_of(optimizer, Tensor), place()
 
-    def refuse_changes(self, session: Any) -> None:
+    def refuse_changes(self, session: StepSession) -> None:
         """At the capture's end: refuse what each call would change further and no replay does."""
         for optimizer, (held, where) in self._stepped.items():
             name, now = type(optimizer).__name__, _state_of(optimizer, Tensor)
@@ -85,7 +87,7 @@ class OptimizersBefore:
         """What replays compare, so that none steps with other settings than a call."""
         return [Settings(optimizer, where, self._rates) for optimizer, (_, where) in self._stepped.items()]
 
-    def lend_rate(self, group: dict[str, Any]) -> None:
+    def lend_rate(self, group: dict[str, object]) -> None:
         """From here to the end of the step the group's rate is the tensor that replays read."""
         rate = self._rates.get(id(group))
         if rate is not None and type(group["lr"]) is float:
@@ -98,13 +100,13 @@ class OptimizersBefore:
             group["lr"] = rate
 
 
-def _state_of(optimizer: Optimizer, kind: type) -> dict[tuple[object, str], Any]:
+def _state_of(optimizer: Optimizer, kind: type) -> dict[tuple[object, str], object]:
     """What it keeps of this type, by parameter and name."""
     states = [(each, state) for each, state in optimizer.state.items() if isinstance(state, dict)]
     return {(each, key): item for each, state in states for key, item in state.items() if isinstance(item, kind)}
 
 
-def _rates_of(optimizer: Optimizer) -> Iterator[tuple[dict[str, Any], Tensor]]:
+def _rates_of(optimizer: Optimizer) -> Iterator[tuple[dict[str, object], Tensor]]:
     """For each group whose rate may be a tensor on the device, one with the rate: made before the capture."""
     for group in optimizer.param_groups if isinstance(optimizer, _TAKE_RATES) else ():
         device = next((each.device for each in group["params"] if each.is_cuda), None)
@@ -136,7 +138,7 @@ def _difference(optimizer: Optimizer, before: list[dict[str, object]] | None) ->
 class Settings(HostRead):
     """The numbers of an optimizer's groups, and whether its state is the one that the graph writes."""
 
-    def __init__(self, optimizer: Optimizer, where: Any, rates: dict[int, Tensor]) -> None:
+    def __init__(self, optimizer: Optimizer, where: Place, rates: dict[int, Tensor]) -> None:
         self._where = where
         self._optimizer = weakref.ref(optimizer)
         self._numbers = _numbers_of(optimizer)
@@ -148,7 +150,7 @@ class Settings(HostRead):
             if rate is not None:
                 del numbers["lr"]
 
-    def groups(self) -> list[dict[str, Any]]:
+    def groups(self) -> list[dict[str, object]]:
         """The dicts of what the program may set."""
         return self._groups
 
@@ -184,7 +186,7 @@ def _guarded() -> Any:
 
 @functools.cache  # one for all captures: it is known by identity
 def _init_group(short: str) -> Callable[..., object]:
-    def init_group(self: Optimizer, group: dict[str, Any], *lists: object, **kwargs: object) -> object:
+    def init_group(self: Optimizer, group: dict[str, object], *lists: object, **kwargs: object) -> object:
         if (session := _guarded()) is not None:
             if self not in session.optimizers.made and _lacks_state(self, group):
                 session.refuse(f"{type(self).__name__}.step", _FIRST_STEP)

@@ -50,7 +50,7 @@ class Names(NamedTuple):
     why: str
     targets: Callable[[], Targets]
     """Owner, attribute and replacement by short name, asked anew for each capture."""
-    is_due: Callable[[], bool]
+    is_due: Callable[[], bool] = lambda: True
     """Whether a capture needs them from its beginning; else ``also`` installs them."""
 
 
@@ -61,29 +61,21 @@ def _has_threads() -> bool:
     return threading.active_count() > 1
 
 
-def _always() -> bool:
-    return True
-
-
-def _never() -> bool:
-    return False
-
-
 GROUPS = {
-    "reads": Names("a value that Python reads is a constant of the graph", tensor_reads.reads, _always),
-    "waits": Names("a wait ends a capture", streams.wait_targets, _always),
-    "states": Names("no mode sees seeds and states of generators", random_generators.targets, _always),
-    "threads": Names("a collector that runs, or a thread that waits, ends a capture", lambda: _OWN, _always),
-    "kernels": Names("loading or unloading a module ends a capture", deferred_calls.targets, _always),
+    "reads": Names("a value that Python reads is a constant of the graph", tensor_reads.reads),
+    "waits": Names("a wait ends a capture", streams.wait_targets),
+    "states": Names("no mode sees seeds and states of generators", random_generators.targets),
+    "threads": Names("a collector that runs, or a thread that waits, ends a capture", lambda: _OWN),
+    "kernels": Names("loading or unloading a module ends a capture", deferred_calls.targets),
     "whole": Names("one entry of the tape costs less than five", overloads.whole_targets, _nothing_compiled),
     "min and max": Names(
         "gradients are clipped by a number", lambda: tensor_reads.NUMBER_FUNCTIONS, _nothing_compiled
     ),
-    "optimizers": Names("a replay would repeat a first step", optimizers.targets, _always),
+    "optimizers": Names("a replay would repeat a first step", optimizers.targets),
     "compiled": Names("compiled code reads what no mode sees", overloads.compiled_targets, overloads.has_compiled),
     "collectives": Names("a split ends what a wait waits for", streams.targets, streams.are_used),
     "draws": Names("the generator is the capture's alone", random_generators.drawing_targets, _has_threads),
-    "memory": Names("host memory that holds values of the device", lambda: tensor_reads.MEMORY, _never),
+    "memory": Names("host memory that holds values of the device", lambda: tensor_reads.MEMORY, lambda: False),
 }
 
 
@@ -126,12 +118,12 @@ def as_long_as_enabled() -> None:
     bridge.replace(json.JSONEncoder, "iterencode", tensor_reads.iterencode(json.JSONEncoder.iterencode))
 
 
-def original_of(func: Any) -> Any:
+def original_of(func: object) -> Any:
     """torch's own function for ``func``, if ``func`` is a replacement; else ``func``."""
     return _originals.get(identity(func), func)
 
 
-def _put(owner: Any, attribute: str, replacement: Any) -> None:
+def _put(owner: object, attribute: str, replacement: object) -> None:
     own = vars(owner).get(attribute)
     number = identity(replacement)
     _originals[number] = getattr(owner, attribute, None)
@@ -142,7 +134,7 @@ def _put(owner: Any, attribute: str, replacement: Any) -> None:
     _set(owner, attribute, replacement)
 
 
-def _put_back(owner: Any, attribute: str, own: Any) -> None:
+def _put_back(owner: object, attribute: str, own: object) -> None:
     if own is not None:
         _set(owner, attribute, own)
     elif attribute in vars(owner):
@@ -173,7 +165,7 @@ def _collect_again() -> None:
         gc.enable()
 
 
-def _collect(*args: Any, **kwargs: Any) -> int:
+def _collect(*args: object, **kwargs: object) -> int:
     # It may find and end a dropped capture. What it frees is deferred, or freed in relaxed mode.
     with capture_lock.unnoticed() if capture_lock.is_held_here() else nullcontext():
         return STOCK["gc_collect"](*args, **kwargs)  # type: ignore[no-any-return]

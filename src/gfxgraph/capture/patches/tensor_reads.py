@@ -26,8 +26,8 @@ from gfxgraph.capture.record.host_memory import may_change, shares_memory
 from gfxgraph.capture.record.host_values import NUMBERS, HostValues, holds_numbers, is_number, plain
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import flat
+from gfxgraph.capture.state import StepSession
 from gfxgraph.core.tape import TapeValue, leaves
-from gfxgraph.process.process import OngoingCapture
 from gfxgraph.types import OUR_MODULES
 from gfxgraph.watching.watch import note_swap
 
@@ -71,7 +71,7 @@ class Method:
 keep_from_dynamo(Method.__call__)
 
 
-def _function(short: str, name: str, handle: Callable[..., Any]) -> _Stock:
+def _function(short: str, name: str, handle: Callable[..., object]) -> _Stock:
     """Replaces a function that no mode and no subclass overrides, or not before the handler."""
 
     def function(*args: object, **kwargs: object) -> object:
@@ -82,23 +82,23 @@ def _function(short: str, name: str, handle: Callable[..., Any]) -> _Stock:
     return function
 
 
-def _item(session: Any, stock: _Stock, tensor: Tensor) -> object:
+def _item(session: StepSession, stock: _Stock, tensor: Tensor) -> object:
     is_read = session.values.comes_from_device(tensor)
     return session.values.read_scalar(tensor, "Tensor.item") if is_read else stock(tensor)
 
 
-def _plain(session: Any, stock: _Stock, tensor: Tensor, *args: object, **kwargs: object) -> object:
+def _plain(session: StepSession, stock: _Stock, tensor: Tensor, *args: object, **kwargs: object) -> object:
     if not session.values.comes_from_device(tensor):
         return stock(tensor, *args, **kwargs)
     return session.values.read_plain(f"Tensor.{stock.__name__}", stock, tensor, *args, **kwargs)
 
 
-def _tolist(session: Any, stock: _Stock, tensor: Tensor) -> object:
+def _tolist(session: StepSession, stock: _Stock, tensor: Tensor) -> object:
     is_read = session.values.comes_from_device(tensor)
     return session.values.read_list(tensor) if is_read else stock(tensor)
 
 
-def _contents(session: Any, stock: _Stock, tensor: Tensor, *args: object, **kwargs: object) -> object:
+def _contents(session: StepSession, stock: _Stock, tensor: Tensor, *args: object, **kwargs: object) -> object:
     if tensor.is_cuda and kwargs.get("force"):
         tensor = tensor.detach().cpu()  # as C++ does, but seen
     if tensor.is_cuda or not session.values.is_tainted(tensor):
@@ -108,7 +108,7 @@ def _contents(session: Any, stock: _Stock, tensor: Tensor, *args: object, **kwar
     return _unrecorded(session, stock, tensor, *args, **kwargs)
 
 
-def _unrecorded(session: OngoingCapture, call: Callable[..., _T], *args: object, **kwargs: object) -> _T:
+def _unrecorded(session: StepSession, call: Callable[..., _T], *args: object, **kwargs: object) -> _T:
     session.recorder.paused = True
     try:
         return call(*args, **kwargs)
@@ -116,17 +116,17 @@ def _unrecorded(session: OngoingCapture, call: Callable[..., _T], *args: object,
         session.recorder.paused = False
 
 
-def _same_memory(session: Any, stock: _Stock, *args: object, **kwargs: object) -> object:
+def _same_memory(session: StepSession, stock: _Stock, *args: object, **kwargs: object) -> object:
     """Another tensor object of the same memory, as parameters are made, which neither dispatcher nor mode sees."""
     session.moving.fix(flat(args))
     return stock(*args, **kwargs)
 
 
-def _computed_in_python(session: Any, stock: _Stock, *args: object) -> object:
+def _computed_in_python(session: StepSession, stock: _Stock, *args: object) -> object:
     return session.values.passed(stock, args, {}) if session.values.reads_tainted(args, {}) else stock(*args)
 
 
-def _deep_copy(session: Any, stock: _Stock, tensor: Tensor, memo: dict[int, Any]) -> object:
+def _deep_copy(session: StepSession, stock: _Stock, tensor: Tensor, memo: dict[int, Any]) -> object:
     is_plain = type(tensor) is Tensor and tensor.is_leaf and id(tensor) not in memo
     if not is_plain or not session.values.is_tainted(tensor):
         return stock(tensor, memo)
@@ -134,7 +134,7 @@ def _deep_copy(session: Any, stock: _Stock, tensor: Tensor, memo: dict[int, Any]
     return made
 
 
-def _handing_out(session: Any, stock: _Stock, tensor: Tensor, *args: object, **kwargs: object) -> object:
+def _handing_out(session: StepSession, stock: _Stock, tensor: Tensor, *args: object, **kwargs: object) -> object:
     name = stock.__name__
     if session.values.is_tainted(tensor) and not _is_ours(sys._getframe(2)):
         # Pinned memory that a later copy fills holds nothing yet: only its address is read.
@@ -147,12 +147,12 @@ def _is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).startswith(OUR_MODULES)
 
 
-def _save(session: Any, stock: _Stock, *args: object, **kwargs: object) -> object:
+def _save(session: StepSession, stock: _Stock, *args: object, **kwargs: object) -> object:
     """``torch.save``, through which tensors are also pickled."""
     return session.values.read_copies(lambda: stock(*args, **kwargs), "torch.save()")
 
 
-def _made_on_host(session: Any, make: _Stock, data: Any, *args: Any, **kwargs: Any) -> Tensor:
+def _made_on_host(session: StepSession, make: _Stock, data: Any, *args: Any, **kwargs: Any) -> Tensor:
     """Make a tensor as torch.tensor does, with its copy to the device visible to the dispatcher; of tracked numbers,
     each replay makes it again.
     """
@@ -165,8 +165,8 @@ def _made_on_host(session: Any, make: _Stock, data: Any, *args: Any, **kwargs: A
     is_on_host = device is None or torch.device(device).type == "cpu"
     on_host = {**kwargs, "device": "cpu"}
     if session.values.has_given and holds_numbers(data):
-        call = functools.partial(_called, make, args, on_host)
-        made = session.values.host_tensor(call, data, f"torch.{make.__name__}")
+        name = f"torch.{make.__name__}"
+        made = session.values.host_tensor(lambda numbers: make(numbers, *args, **on_host), data, name)
     else:
         made = make(data, *args, **(kwargs if is_on_host else on_host))
         if may_change(data) and not shares_memory(made, data):
@@ -176,11 +176,9 @@ def _made_on_host(session: Any, make: _Stock, data: Any, *args: Any, **kwargs: A
     return made.requires_grad_() if grad else made
 
 
-def _called(make: _Stock, args: Any, kwargs: Any, data: Any) -> object:
-    return make(data, *args, **kwargs)
-
-
-def _new_tensor(session: Any, stock: _Stock, tensor: Tensor, data: Any, *args: Any, **kwargs: Any) -> Tensor:
+def _new_tensor(
+    session: StepSession, stock: _Stock, tensor: Tensor, data: object, *args: object, **kwargs: object
+) -> Tensor:
     if not tensor.is_cuda or kwargs.get("device") is not None:
         return stock(tensor, data, *args, **kwargs)  # type: ignore[no-any-return]
     return torch.tensor(data, *args, device=tensor.device, **{"dtype": tensor.dtype, **kwargs})
@@ -196,14 +194,14 @@ def iterencode(original: Callable[..., object]) -> Callable[..., object]:
     return encoded
 
 
-def _indexed(session: Any, stock: _Stock, tensor: Tensor, index: Any, *value: Any) -> object:
+def _indexed(session: StepSession, stock: _Stock, tensor: Tensor, index: Any, *value: Any) -> object:
     index = _with_places(session, index)
     if holds_numbers((index, value)):
         return session.values.passed(stock, (tensor, index, *value), {})
     return stock(tensor, _host_indices(index) if tensor.is_cuda else index, *value)
 
 
-def _with_places(session: Any, index: Any) -> object:
+def _with_places(session: StepSession, index: Any) -> object:
     """Replace each one-element integer tensor in an index by its number, because C++ would read it as one."""
     if type(index) is tuple:
         return tuple(_with_places(session, part) if isinstance(part, Tensor) else part for part in index)
@@ -212,7 +210,7 @@ def _with_places(session: Any, index: Any) -> object:
     return session.values.read_scalar(index, "an index") if session.values.comes_from_device(index) else index
 
 
-def _host_indices(index: Any) -> object:
+def _host_indices(index: object) -> object:
     """Turn lists in an index into host tensors, so that the dispatcher sees their copy."""
     if type(index) is list and index and not any(isinstance(i, (slice, type(None), type(...))) for i in index):
         return torch.tensor(index) if not any(isinstance(i, Tensor) for i in index) else index
@@ -221,21 +219,21 @@ def _host_indices(index: Any) -> object:
     return index
 
 
-def _telling(session: Any, stock: _Stock, *args: object, **kwargs: object) -> object:
+def _telling(session: StepSession, stock: _Stock, *args: object, **kwargs: object) -> object:
     """By these another thread is told something: of host tensors that hold values of the device, perhaps."""
     if threading.active_count() > 1:
         session.values.share()
     return stock(*args, **kwargs)
 
 
-def _chosen(session: Any, choose: _Stock, *args: object, **kwargs: object) -> object:
+def _chosen(session: StepSession, choose: _Stock, *args: object, **kwargs: object) -> object:
     """``min`` or ``max`` of numbers: a replay chooses anew, as clipping means it."""
     if not kwargs and len(args) > 1 and holds_numbers(args) and all(map(is_number, args)):
         return next(leaves(args, NUMBERS))._keeper.computed(choose, args)
     return choose(*args, **kwargs)
 
 
-def _to_kernel(session: Any, run: _Stock, *args: Any, **kwargs: Any) -> object:
+def _to_kernel(session: StepSession, run: _Stock, *args: object, **kwargs: object) -> object:
     """Triton compiles for the exact types of a kernel's arguments: a size or number that it is given is pinned."""
     return run(*plain(args), **plain(kwargs))
 
@@ -259,7 +257,7 @@ def references_of_others() -> SimpleNamespace:
     return SimpleNamespace(**vars(weakref) | {"getweakrefs": getweakrefs})
 
 
-def _table(owner: Any, make: Callable[..., Any], prefix: str, **handlers: Any) -> Targets:
+def _table(owner: object, make: Callable[..., object], prefix: str, **handlers: object) -> Targets:
     """Made once, since Dynamo and TorchScript know each by its identity."""
     return {f"{prefix}{name}": (owner, name, make(f"{prefix}{name}", name, each)) for name, each in handlers.items()}
 
@@ -300,5 +298,5 @@ def reads() -> Targets:
 
 
 @functools.cache
-def _kernels(kind: Any) -> Targets:
+def _kernels(kind: object) -> Targets:
     return _table(kind, _function, "JITFunction.", run=_to_kernel)

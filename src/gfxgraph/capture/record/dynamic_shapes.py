@@ -35,7 +35,9 @@ from gfxgraph.capture.record.overloads import has_compiled_nothing, written
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import flat, has_layout, memory_of, storage_address
 from gfxgraph.capture.replay.program import HostStep, ReadStep, SegmentStep, Step, share_memory
+from gfxgraph.capture.state import StepSession
 from gfxgraph.capture.undo import is_entered, put_below, take_off
+from gfxgraph.core.expressions import Ref
 from gfxgraph.core.tape import Args, Kwargs, TapeValue, leaves
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When
 from gfxgraph.process import process
@@ -72,10 +74,15 @@ _movers: weakref.WeakSet[HostStep] = weakref.WeakSet()
 class MovingTensors:
     """The moving tensors of one capture."""
 
-    def __init__(self, session: Any) -> None:
-        self._session: Callable[[], Any] = weakref.ref(session)
+    def __init__(self, session: StepSession) -> None:
+        self._session: Callable[[], StepSession | None] = weakref.ref(session)
         self._steps: dict[int, tuple[weakref.ref[Tensor], HostStep]] = {}
         self._mode: MovingCalls | None = None
+
+    def _capturing(self) -> StepSession:
+        session = self._session()
+        assert session is not None
+        return session
 
     @property
     def is_idle(self) -> bool:
@@ -128,8 +135,7 @@ class MovingTensors:
         if self._mode is None and has_compiled_nothing():
             self._mode = MovingCalls(self)  # stored before it is entered, so that it is removed whatever happens
             put_below(self._mode)
-            session = self._session()
-            session.recorder.is_wary = True
+            self._capturing().recorder.is_wary = True
         return self._mode is not None
 
     def _move(self, step: HostStep, given: list[Tensor], stays: Iterable[object] = ()) -> None:
@@ -167,7 +173,7 @@ class MovingTensors:
 
     def call(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Handle a torch call inside the capture."""
-        session = self._session()
+        session = self._capturing()
         if holds_numbers((args, kwargs)):
             return session.values.passed(func, args, kwargs)
         found = self.among(args, kwargs)
@@ -191,7 +197,8 @@ class MovingTensors:
         tensors = flat(args, kwargs)
         name = func.__name__
         if (
-            self.is_idle
+            session is None
+            or self.is_idle
             or name in _FORMS
             or session.policy is not OnUnsafe.SPLIT
             or not _can_be_made_again(tensors, kwargs)
@@ -199,10 +206,10 @@ class MovingTensors:
             return func(*plain(args), **plain(kwargs))
         return self._made(session, name, replaced.original_of(func), args, kwargs)
 
-    def _answered(self, session: Any, name: str, func: Any, args: Args, kwargs: Kwargs) -> object:
+    def _answered(self, session: StepSession, name: str, func: Any, args: Args, kwargs: Kwargs) -> object:
         """Record a read by Python that depends on the shape."""
         value = func(*args, **kwargs)
-        step, ref = self._read(session, name, func, args, kwargs, value)
+        ref, step = self._read(session, name, func, args, kwargs, value)
         session.add(step)
         if name in _COUNTS and type(value) is int:
             return session.values.give(value, ref, step.at)
@@ -210,12 +217,11 @@ class MovingTensors:
         return value
 
     def _read(
-        self, session: Any, name: str, func: Any, args: Args, kwargs: Kwargs, value: Any
-    ) -> tuple[ReadStep, object]:
-        ref, step = session.values.new_read(partial(func, *args, **kwargs), value, f"torch.Tensor.{name}", place())
-        return step, ref
+        self, session: StepSession, name: str, func: Any, args: Args, kwargs: Kwargs, value: Any
+    ) -> tuple[Ref, ReadStep]:
+        return session.values.new_read(partial(func, *args, **kwargs), value, f"torch.Tensor.{name}", place())
 
-    def _made(self, session: Any, name: str, func: Any, args: Any, kwargs: Any) -> object:
+    def _made(self, session: StepSession, name: str, func: Any, args: Any, kwargs: Any) -> object:
         where = place()
         takes_numbers = holds_numbers((args, kwargs))
         spec_args, spec_kwargs = session.values.own_refs((args, kwargs)) if takes_numbers else (args, kwargs)
@@ -232,7 +238,7 @@ class MovingTensors:
             if not all(isinstance(part, _PLAIN) for part in others) or not all(map(has_layout, flat(out))):
                 return _UNKNOWN, None
             if others:
-                answer, ref = self._read(session, name, func, args, kwargs, out)
+                ref, answer = self._read(session, name, func, args, kwargs, out)
                 session.values.escaped(ref, out, name)
                 return out, answer
             for tensor in flat(out, wrote):
@@ -272,7 +278,7 @@ class WriteSaver(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-typ
 
     supports_higher_order_operators = True
 
-    def __init__(self, session: Any, found: list[Tensor]) -> None:
+    def __init__(self, session: StepSession, found: list[Tensor]) -> None:
         super().__init__()
         self._session = session
         self._made: set[int] = set()

@@ -23,7 +23,7 @@ from gfxgraph import torch_names
 from gfxgraph.capture.record.overloads import NO_NODE, OpInfo, written
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import flat, kept_identity, memory_of
-from gfxgraph.core.tape import where_of
+from gfxgraph.core.tape import Place, where_of
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When
 from gfxgraph.process import process
 
@@ -77,21 +77,22 @@ class HostReads:
     def note_made(self, tensor: Tensor) -> None:
         self._made[memory_of(tensor)] = kept_identity(tensor)
 
-    def note_work(self, args: object, kwargs: object, out: object, where: object) -> None:
+    def note_work(self, args: object, kwargs: object, out: object, where: Place | None) -> None:
         """Work on the host that is done once: what it made, and what it read.
 
         Args:
             where: the line; None where it reads no content.
         """
         given = flat(args, kwargs)
-        for tensor in given if where is not None else ():
-            self.note(tensor, where)
+        if where is not None:
+            for tensor in given:
+                self.note(tensor, where)
         before = set(map(memory_of, given))
         for tensor in flat(out):
             if memory_of(tensor) not in before:
                 self.note_made(tensor)
 
-    def note(self, tensor: Tensor, where: object) -> None:
+    def note(self, tensor: Tensor, where: Place) -> None:
         """A host tensor's content becomes a constant of the capture."""
         memory = memory_of(tensor)
         if memory not in self._made and memory not in self._tensors and tensor.layout is torch.strided:
@@ -107,7 +108,7 @@ class HostReads:
         taken, self._lent = self._lent, []
         return taken
 
-    def note_contents(self, data: object, where: object) -> None:
+    def note_contents(self, data: object, where: Place) -> None:
         """A list or an array of the program's own, of which a tensor was made."""
         self._contents.append(Contents(data, where))
 
@@ -132,7 +133,7 @@ def _reads_no_content(name: str) -> bool:
 class HostRead(ABC):
     """Something that a capture read, with its content then."""
 
-    _where: tuple[Any, int]
+    _where: Place
 
     @abstractmethod
     def difference(self) -> tuple[str, object, object] | None:
@@ -150,7 +151,7 @@ class HostRead(ABC):
 class HostTensor(HostRead):
     """A host tensor."""
 
-    def __init__(self, tensor: Tensor, where: Any) -> None:
+    def __init__(self, tensor: Tensor, where: Place) -> None:
         self._tensor = tensor  # another one made here would not count the writes
         self._where = where
         self._content = tensor.detach().clone() if tensor.nbytes <= _MOST_KEPT_NBYTES else None
@@ -181,7 +182,7 @@ class HostTensor(HostRead):
 class Contents(HostRead):
     """A list or a NumPy array."""
 
-    def __init__(self, data: object, where: Any) -> None:
+    def __init__(self, data: object, where: Place) -> None:
         self._data = data
         self._where = where
         self._then = copy.deepcopy(data)

@@ -37,13 +37,15 @@ from gfxgraph.capture.record.host_memory import lends_memory
 from gfxgraph.capture.record.user_lines import place, wants_plain_numbers
 from gfxgraph.capture.replay.graph_tensors import flat, kept_identity, memory_of, overwrite
 from gfxgraph.capture.replay.program import CallStep, HostStep, ReadStep, Step
+from gfxgraph.capture.state import StepSession
 from gfxgraph.core.expressions import REFS, Expressions, Ref, ValueGuard, same_value
-from gfxgraph.core.tape import Args, Kwargs, leaves, substitute, where_of
-from gfxgraph.core.unsafe import BY_NAME, UnsafeOp
+from gfxgraph.core.tape import Args, Kwargs, Place, leaves, substitute, where_of
+from gfxgraph.core.unsafe import BY_NAME
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
 from gfxgraph.types import OnUnsafe
 
+_READ = BY_NAME["aten::_local_scalar_dense"]
 _MOST_NUMBERS = 4096
 """A longer list is pinned as a whole."""
 _refilled: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
@@ -57,7 +59,7 @@ def _below_modes(read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return read(*args, **kwargs)
 
 
-def _content(session: Any, tensor: Tensor) -> Tensor:
+def _content(session: StepSession, tensor: Tensor) -> Tensor:
     """A copy that the capture does not see."""
     session.recorder.paused = True
     try:
@@ -79,7 +81,7 @@ class HostValues:
     have_given = False
     """Whether any capture has given a number to its program."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: StepSession) -> None:
         # A weak reference: numbers outlive their capture, and a finished session must not wait for the collector.
         self._session = weakref.ref(session)
         self.numbers = Expressions()
@@ -161,7 +163,7 @@ class HostValues:
             for index, part in enumerate(value)
         ]
 
-    def read_contents(self, tensor: Tensor, use: str, where: Any = None) -> None:
+    def read_contents(self, tensor: Tensor, use: str, where: Place | None = None) -> None:
         """A host tensor's contents escape, as a NumPy array: they are pinned."""
         value, ref, where = self._read(partial(_below_modes, STOCK["tolist"], tensor), use, where)
         self.escaped(ref, value, use, where)
@@ -209,13 +211,13 @@ class HostValues:
                         self.read_contents(copied, use)
         return made
 
-    def decided(self, read: Callable[[], Any], outcome: object, name: str, where: Any) -> ReadStep:
+    def decided(self, read: Callable[[], Any], outcome: object, name: str, where: Place) -> ReadStep:
         """Guard an operation that returns a bool, on which the program branches (``torch.equal``), or a number."""
         ref, step = self.new_read(read, outcome, name, where)
         self.escaped(ref, outcome, name, where)
         return step
 
-    def _read(self, read: Callable[[], Any], name: str, where: Any = None) -> tuple[Any, Ref, Any]:
+    def _read(self, read: Callable[[], Any], name: str, where: Place | None = None) -> tuple[Any, Ref, Place]:
         where = where or place()
         made: list[Ref] = []
 
@@ -225,10 +227,10 @@ class HostValues:
             made.append(ref)
             return value, step
 
-        value = self._capturing().split(BY_NAME["aten::_local_scalar_dense"], name, make, where)
+        value = self._capturing().split(_READ, name, make, where)
         return value, made[0], where
 
-    def new_read(self, read: Callable[[], Any], value: Any, name: str, where: Any) -> tuple[Ref, ReadStep]:
+    def new_read(self, read: Callable[[], Any], value: Any, name: str, where: Place) -> tuple[Ref, ReadStep]:
         ref = self.numbers.add(value)
         step = self._reads[ref.row] = ReadStep(name, where, read, ref.row)
         return ref, step
@@ -247,8 +249,7 @@ class HostValues:
 
             return out, CallStep(name, where, again)
 
-        row: UnsafeOp = BY_NAME[name]
-        return self._capturing().split(row, name, make, where)  # type: ignore[no-any-return]
+        return self._capturing().split(BY_NAME[name], name, make, where)  # type: ignore[no-any-return]
 
     def _capturing(self) -> Any:
         session = self._session()
@@ -268,7 +269,7 @@ class HostValues:
 
     # -- numbers --------------------------------------------------------------------------------------
 
-    def give(self, value: Any, ref: Ref, where: Any = None) -> Any:
+    def give(self, value: Any, ref: Ref, where: Place | None = None) -> Any:
         """The number that the program gets; pinned, and plain, where torch's calls with it could not be seen."""
         is_int = isinstance(value, int)
         if wants_plain_numbers() or (is_int and not self._capturing().moving.starts()):
@@ -333,8 +334,7 @@ class HostValues:
             self.taint(out)
             return out, HostStep(name, where, make, (spec,), {}, out, is_symbolic=True)
 
-        row: UnsafeOp = BY_NAME["aten::_local_scalar_dense"]
-        return self._capturing().split(row, name, step, where)  # type: ignore[no-any-return]
+        return self._capturing().split(_READ, name, step, where)  # type: ignore[no-any-return]
 
     def needed_reads(self, steps: list[Step]) -> set[int]:
         """Rows of the reads that replays must make: for guards, for operations, and for numbers that outlive the
@@ -363,7 +363,7 @@ class HostValues:
         session = self._session()
         return session is None or session.is_over
 
-    def escaped(self, ref: Ref, value: Any, use: str, where: Any = None) -> None:
+    def escaped(self, ref: Ref, value: Any, use: str, where: Place | None = None) -> None:
         """A plain value that the program gets: each replay checks that it is the same.
 
         Raises:
@@ -479,11 +479,10 @@ class TrackedNumber(metaclass=_OfNumbers):
             raise TypeError("a negative or huge int read in a capture has no hash: write int(value)")
         return hash(value)
 
-    def __copy__(self) -> TrackedNumber:
+    def __copy__(self, memo: object = None) -> TrackedNumber:
         return self
 
-    def __deepcopy__(self, memo: object) -> TrackedNumber:
-        return self
+    __deepcopy__ = __copy__
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         value = self._plain("pickle")
@@ -599,16 +598,11 @@ def _binary(name: str, is_reflected: bool) -> Any:
     return method
 
 
-def _unary(name: str) -> Any:
-    func = _UNARY[name]
-    return lambda self: self._keeper.computed(func, (self,))
-
-
 TrackedNumber.__name__ = "number_read_in_a_capture"  # C code that refuses it names it in its TypeError
 for _name in _BINARY:
     setattr(TrackedNumber, f"__{_name}__", _binary(_name, False))
     setattr(TrackedNumber, f"__r{_name}__", _binary(_name, True))
-for _name in _UNARY:
-    setattr(TrackedNumber, f"__{_name}__", _unary(_name))
+for _name, _func in _UNARY.items():
+    setattr(TrackedNumber, f"__{_name}__", lambda self, func=_func: self._keeper.computed(func, (self,)))
 for _name in ("as_integer_ratio", "bit_length", "conjugate"):  # which torch's class has, too
     setattr(TrackedInt, _name, property(operator.methodcaller("__getattr__", _name)))

@@ -41,6 +41,7 @@ from gfxgraph.capture.record.host_values import plain
 from gfxgraph.capture.record.overloads import NO_NODE, OPS, OpInfo, identity
 from gfxgraph.capture.record.user_lines import LIBRARIES, SKIP, place, user_frame
 from gfxgraph.capture.replay.graph_tensors import Layout, flat, has_layout, is_wrapper, storage_address
+from gfxgraph.capture.state import StepSession
 from gfxgraph.core.tape import Args, Kwargs, Opaque, Tape, TapeValue, new_value
 from gfxgraph.core.unsafe import BY_NAME, NO_LAYOUT, Kind, UnsafeOp, When
 from gfxgraph.process import process
@@ -59,7 +60,7 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
 
     supports_higher_order_operators = True
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: StepSession) -> None:
         super().__init__()
         self.session = session
         self.paused = False
@@ -110,7 +111,7 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
 
     def let_go(self) -> None:
         """Release everything that would keep the finished session's graphs and tensors alive."""
-        self.session = None
+        self.session = None  # type: ignore[assignment]  # it is asked nothing any more
         self.readers.clear()
         self.reader = _no_reader
         self.paused = True
@@ -390,7 +391,7 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
             return type(out)([self._made(o, position, info, spec_args) if isinstance(o, Tensor) else o for o in out])
         return out
 
-    def _made(self, tensor: Tensor, position: int, info: OpInfo, args: list[Any]) -> TapeValue:
+    def _made(self, tensor: Tensor, position: int, info: OpInfo, args: list[object]) -> TapeValue:
         if not tensor.is_cuda:
             return self._made_on_host(tensor, position)
         value = new_value(tensor, self.owner, position, self.segment, 0, None)
@@ -564,11 +565,7 @@ def _seen(mode: Any, item: object) -> object:
 
 
 def otherwise(
-    recorder: Recorder,
-    found: NoStorage,
-    func: Callable[..., object],
-    args: Args,
-    kwargs: Kwargs,
+    recorder: Recorder, found: NoStorage, func: Callable[..., object], args: Args, kwargs: Kwargs
 ) -> object:
     """An operation whose tensors are not all of device memory with strides."""
     if isinstance(found, HostOperand):  # looked at once more, as all that come from now on
@@ -682,7 +679,7 @@ def is_host_work(args: Args, kwargs: Kwargs, out: Any) -> bool:
     return bool(tensors) and not any(tensor.is_cuda for tensor in tensors)
 
 
-def escaped(out: Any, info: OpInfo) -> bool:
+def escaped(out: object, info: OpInfo) -> bool:
     """HIP only: device work returned success but added no node to the graph."""
     tensors = flat(out)
     if not tensors or not all(t.is_cuda and t.numel() for t in tensors):

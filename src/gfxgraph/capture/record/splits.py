@@ -12,23 +12,28 @@ These are functions, not an object, for the reason that failures.py gives; a ses
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches.torch_functions import STOCK
-from gfxgraph.capture.record.host_memory import HOST_DRAW, ON_HOST, host_generator
+from gfxgraph.capture.record.host_memory import HOST_DRAW, ON_HOST, host_generator, lends_memory
 from gfxgraph.capture.record.overloads import outs, written
 from gfxgraph.capture.record.user_lines import cause_of, place
 from gfxgraph.capture.replay.graph_tensors import flat, has_layout, is_wrapper
-from gfxgraph.capture.replay.program import CallStep, HostStep, ReplayStep, SegmentStep, Step
-from gfxgraph.core.tape import where_of
+from gfxgraph.capture.replay.program import CallStep, HostPart, HostStep, ReplayStep, SegmentStep, Step
+from gfxgraph.core.tape import Args, Kwargs, Place, where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.errors import CaptureError
 from gfxgraph.types import OnUnsafe
 
 if TYPE_CHECKING:
+    from gfxgraph.capture.record.recorder import Recorder
     from gfxgraph.capture.session import Session
 
 STOCK_TEXT = "CUDA error: operation not permitted when stream is capturing"
@@ -43,6 +48,8 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
         return _torchs_own(session, row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
     if name == "aten::_local_scalar_dense":
         return session.values.read_plain(name, func, *args)
+    if row.kind is Kind.HOST_COPY and (source := _constant_of(session, args)) is not None:
+        return _filled(session.recorder, func, source, args, kwargs)
     where = place()
     writes = written(func, args, kwargs) if schema is not None else ()
     foreign: list[Any] = []
@@ -74,19 +81,46 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
     return out
 
 
+_MOST_FILLS = 16
+"""A node for each element: more of them cost more than the split."""
+
+
+def _constant_of(session: Session, args: Args) -> Tensor | None:
+    """The host tensor that is copied to the device, if it holds a few numbers that the captured code itself made."""
+    given = flat(args)
+    source = given[-1]
+    is_own = not source.is_cuda and (len(given) == 1 or given[0].is_cuda) and session.host.is_own(source)
+    if not is_own or source.numel() > _MOST_FILLS or session.values.is_tainted(source):
+        return None
+    return source if not lends_memory(source) else None
+
+
+def _filled(recorder: Recorder, func: Callable[..., Tensor], source: Tensor, args: Args, kwargs: Kwargs) -> Tensor:
+    """Record the copy as fills: their numbers lie in the graph's nodes, and no host memory is read."""
+    record, aten = recorder.__torch_dispatch__, torch.ops.aten
+    out = flat(args)[0]
+    if out.is_cuda:
+        host = source.to(out.dtype)
+    else:
+        host = func(source, **{**kwargs, "device": "cpu", "non_blocking": False})
+        on_device = {"dtype": host.dtype, "device": kwargs["device"]}
+        out = record(aten.empty_strided.default, (), (host.size(), host.stride()), on_device)
+    host = host.reshape((*[1] * (out.dim() - host.dim()), *host.size()))
+    for index in itertools.product(*map(range, host.size())):
+        part = out
+        for dim in reversed([dim for dim, n in enumerate(host.size()) if n > 1]):
+            part = record(aten.select.int, (), (part, dim, index[dim]))
+        record(aten.fill_.Scalar, (), (part, host[index].item()))
+    return out
+
+
 def _refuse_without_layout(session: Session, name: str, made: object) -> None:
     if not all(has_layout(tensor) or is_wrapper(tensor) for tensor in flat(made)):
         reason = "it makes or writes a sparse, nested or quantized tensor, which no replay can fill again"
         session.refuse(name, reason)
 
 
-def split(
-    session: Session,
-    row: UnsafeOp,
-    name: str,
-    make: Callable[[], tuple[Any, Step | None]],
-    where: Any = None,
-) -> Any:
+def split(session: Session, row: UnsafeOp, name: str, make: HostPart, where: Place | None = None) -> Any:
     """End the segment, run what is pending, do the host's part, and open the next segment.
 
     Raises:
@@ -116,9 +150,7 @@ def split(
     return out
 
 
-def _torchs_own(
-    session: Session, row: UnsafeOp, name: str, make: Callable[[], tuple[Any, Step | None]], where: Any
-) -> Any:
+def _torchs_own(session: Session, row: UnsafeOp, name: str, make: HostPart, where: object) -> Any:
     """For the policy "raise": do what torch does inside the capture, and name the operation in the error."""
     said = STOCK_TEXT
     session.recorder.paused = True
@@ -164,7 +196,7 @@ def _report_opaque(session: Session, tape: Any) -> None:
         )
 
 
-def host_call(session: Session, name: str, call: Callable[[], Any], repeat: bool = True) -> Any:
+def host_call(session: Session, name: str, call: Callable[[], object], repeat: bool = True) -> Any:
     """Split for a wait or another host call that a capture refuses: make it now, and again at each replay."""
     where = place()
 

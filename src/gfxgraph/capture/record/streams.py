@@ -86,7 +86,7 @@ class Streams:
         driver.wait_for(stream.cuda_stream, self._events[id(event)][2])
         return True
 
-    def recorded_in(self, event: Any) -> int | None:
+    def recorded_in(self, event: object) -> int | None:
         """The segment in which the event was last recorded; None if it was not recorded in this capture."""
         found = self._events.get(id(event))
         return found[1] if found is not None else None
@@ -272,7 +272,7 @@ def event_new(original: Any) -> Any:
 def _by_host(short: str, row: str, repeat: bool) -> Callable[..., Any]:
     """A call between captures; inside one it splits, and each replay makes it too if ``repeat``."""
 
-    def by_host(*args: Any) -> Any:
+    def by_host(*args: object) -> Any:
         session, call = session_here(), functools.partial(STOCK[short], *args)
         if session is None:  # torch gives no memory back while any capture is underway, and a wait ends captures
             return capture_lock.synchronize_device(call)
@@ -309,7 +309,7 @@ def _event_elapsed(self: object, other: object) -> float:
     return session.host_call("torch.cuda.Event.elapsed_time", lambda: elapsed(self, other), repeat=False)  # type: ignore[no-any-return]
 
 
-def _record(self: Any, stream: Any = None) -> Any:
+def _record(self: object, stream: object = None) -> Any:
     session = session_here()
     record = STOCK["record"]
     given = () if stream is None else (stream,)
@@ -324,7 +324,7 @@ def _record(self: Any, stream: Any = None) -> Any:
         return session.call_failed("torch.cuda.Event.record", error, lambda: _record(self, *given))
 
 
-def _wait_event(self: Any, stream: Any = None) -> Any:
+def _wait_event(self: object, stream: object = None) -> Any:
     session = session_here()
     wait = STOCK["wait"]
     if session is None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from gfxgraph.core.tape import where_of
+from gfxgraph.core.tape import Place, where_of
 from gfxgraph.types import OUR_MODULES
 
 LIBRARIES: set[str] = set()  # names of modules; a frame's globals are read without an audit event, its code is not
@@ -45,7 +45,7 @@ def is_library_file(name: str) -> bool:
     return known
 
 
-def note_library(module: Any) -> None:
+def note_library(module: object) -> None:
     """Remember the module as a library's, unless a program may have the same name (``__main__``)."""
     if type(module) is str and module.startswith(("torch.", "triton.", *OUR_MODULES)):
         LIBRARIES.add(module)
@@ -101,7 +101,7 @@ def wants_plain_numbers() -> bool:
     return "type" in names or any(name.startswith("__resume_at_") for name in names)
 
 
-def place() -> tuple[CodeType | None, int]:
+def place() -> Place:
     """Code object and instruction of the program's line: cheap to take, resolved to a line when shown.
 
     Neither Python's own library and NumPy nor code that something has written has one, as dataclasses and torch.fx
@@ -127,6 +127,6 @@ def _has_no_line(frame: FrameType) -> bool:
     return not (name in linecache.cache or "__loader__" in frame.f_globals or os.path.exists(name))
 
 
-def shown(where: Any) -> str:
+def shown(where: Place) -> str:
     """Format a result of ``place`` as text."""
     return str(where_of(*where))

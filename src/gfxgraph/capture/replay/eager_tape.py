@@ -114,7 +114,7 @@ def run_tape(
     return {value: env[value] for value in keep if value in env}
 
 
-def wait_for_collective(result: Any) -> None:
+def wait_for_collective(result: object) -> None:
     """Wait for a collective that was called as an operation: it returns before it has completed.
 
     Programs wait by calling ``wait`` on the object that ``torch.distributed`` returns, which no dispatch mode sees.

@@ -94,7 +94,7 @@ def size_of(tensor: Tensor) -> Sequence[object]:
     return tensor._nested_tensor_size().tolist() if tensor.is_nested else tuple(tensor.size())
 
 
-def used_on(tensor: Tensor, stream: Any) -> None:
+def used_on(tensor: Tensor, stream: object) -> None:
     """``tensor.record_stream``, which torch refuses for tensors with a pending conjugation or negation."""
     for part in parts_of(tensor):
         if not part.is_cuda:  # a jagged tensor's lengths
@@ -189,7 +189,7 @@ def _free() -> int | None:
         return None
 
 
-def pool_id(pool: Any) -> Any:
+def pool_id(pool: object) -> Any:
     """The id of the ``pool`` that a program passed; None if it asks for a new one."""
     identity = getattr(pool, "id", pool)
     return None if identity == (0, 0) else identity
@@ -227,7 +227,7 @@ def is_within(address: int, ranges: list[tuple[int, int]]) -> bool:
 # -- among the arguments and results of an operation ---------------------------------------------------
 
 
-def flat(*items: Any) -> list[Tensor]:
+def flat(*items: object) -> list[Tensor]:
     """Every tensor among arguments or results, nested lists included."""
     found: list[Tensor] = []
     for item in items:

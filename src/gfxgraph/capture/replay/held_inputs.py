@@ -208,7 +208,7 @@ class HeldInputs:
         phases = (first, [*behind, *self.watched.tags])  # a list's items lie behind what the list points to
         self.has_changed = compiled(phases, lines, names, changed=True)
 
-    def _watch_variables(self, names: dict[str, Any], lines: list[str], first: list[int]) -> None:
+    def _watch_variables(self, names: dict[str, object], lines: list[str], first: list[int]) -> None:
         """Watch those that hold a dict or list, or an input alone; their words and lines are added."""
         for holder in list({id(slot.holder.container): slot.holder for slot in self.slots}.values())[:MOST_ASKED]:
             name, scope, _ = holder.variable or ("", None, None)
@@ -224,7 +224,7 @@ class HeldInputs:
             names |= {(of := f"alone{len(names)}"): kept, "n_references": sys.getrefcount, "alone": _ALONE}
             lines.append(f"if n_references({of}.tensor) <= alone: return True")
 
-    def _watch_settings(self, names: dict[str, Any], lines: list[str]) -> set[int]:
+    def _watch_settings(self, names: dict[str, object], lines: list[str]) -> set[int]:
         """Watch the numbers of optimizers; the dicts that they are in, by identity."""
         for n, each in enumerate(self._settings):
             names |= {f"settings{n}": each}
@@ -277,7 +277,7 @@ class HeldInputs:
         is_other, watched.has_changed, watched.may_be_swapped = watched.may_be_swapped, False, False
         self.lent_before, lent = self.lent, {id(row[0]): row for row in self.lent}
         try:
-            changed: list[tuple[Slot, Any]] = []
+            changed: list[tuple[Slot, object]] = []
             self.lent = []
             for slot in self.slots:
                 now, row = GONE if slot.holder.is_let_go else slot.holder.now(), lent.get(id(slot))
@@ -399,7 +399,7 @@ class HeldInputs:
 class _Change:
     """What one look has found."""
 
-    def __init__(self, held: HeldInputs, changed: list[tuple[Slot, Any]]) -> None:
+    def __init__(self, held: HeldInputs, changed: list[tuple[Slot, object]]) -> None:
         self.held = held
         self.changed = changed
         slots = [slot for each in [*_every] for slot in each.slots]
@@ -413,7 +413,7 @@ class _Change:
         self._count_in_dropped(slots)
         self._free: dict[int, bool] = {}
         self._only_ours: dict[int, set[int]] = {}
-        self.by_storage: dict[int, list[tuple[Slot, Any]]] = {}
+        self.by_storage: dict[int, list[tuple[Slot, object]]] = {}
         self.slots_of: dict[int, list[Slot]] = {}
         """Every slot of a storage of which one has changed."""
         self.n_followed = 0
@@ -456,7 +456,7 @@ class _Change:
         counters.add("reload_followed")
         counters.add("reload_tensors", self.n_followed)
 
-    def _due(self, storage: int, rows: list[tuple[Slot, Any]]) -> list[tuple[Slot, Tensor]]:
+    def _due(self, storage: int, rows: list[tuple[Slot, object]]) -> list[tuple[Slot, Tensor]]:
         """What to copy into one storage."""
         changed = [slot for slot, _ in rows]
         same = [slot for slot in self.slots_of[storage] if slot not in changed]
@@ -498,7 +498,7 @@ class _Change:
         for other, theirs in due:
             self._agree(slot, now, other, theirs)
 
-    def _agree(self, slot: Slot, now: Tensor, other: Slot, theirs: Any) -> None:
+    def _agree(self, slot: Slot, now: Tensor, other: Slot, theirs: object) -> None:
         """Two places of one input must hold the same content: the graph has it once."""
         if theirs is now or other is slot:
             return
@@ -576,7 +576,7 @@ class _Change:
         raise process.mismatch("input_replaced", where=held.line_of(slot.storage), **fields)
 
 
-def kind_of(value: Any) -> str:
+def kind_of(value: object) -> str:
     """What it is, as messages say it."""
     if value is GONE or value is REPLACED:
         return "gone" if value is GONE else "gone with its module"
@@ -608,7 +608,7 @@ def _is_unshared(tensor: Tensor) -> bool:
     return use_count(tensor) == 1
 
 
-def _is_bound_anew(scope: Any, name: str, tensor: Tensor) -> bool:
+def _is_bound_anew(scope: object, name: str, tensor: Tensor) -> bool:
     """Whether a variable has another tensor of the same kind."""
     found = bound_to(name, scope)
     return isinstance(found, Tensor) and kind_of(found) == kind_of(tensor)

@@ -39,9 +39,12 @@ from gfxgraph.capture.replay.graph_tensors import (
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.expressions import REFS, Expressions, ValueGuard, same_value, where_they_differ
-from gfxgraph.core.tape import Tape, TapeValue, leaves, substitute, where_of
+from gfxgraph.core.tape import Place, Tape, TapeValue, leaves, substitute, where_of
 from gfxgraph.errors import CaptureError, GfxGraphError, GfxGraphFault, ReplayError, first_line
 from gfxgraph.process import calls, process
+
+HostPart = Callable[[], "tuple[Any, Step | None]"]
+"""What the host does at a split: the program's result, and the step that does it at each replay."""
 
 
 class Step(ABC):
@@ -51,7 +54,7 @@ class Step(ABC):
     """External tensors that the step writes; saved and restored around a capture that runs it."""
 
     @abstractmethod
-    def run(self, program: Any) -> None:
+    def run(self, program: Program) -> None:
         """Do this part's work."""
 
     def writes(self) -> Iterator[Tensor | Layout]:
@@ -71,7 +74,7 @@ class PlacedStep(Step):
     """A step that is not a graph's: a call of the program's."""
 
     name: str
-    at: tuple[Any, int]
+    at: Place
     """Its line, as ``place`` gives it."""
 
     @property
@@ -94,13 +97,13 @@ class SegmentStep(Step):
 
     def __init__(
         self,
-        owner: Any,
+        owner: object,
         is_users: bool,
         tape: Tape,
         live: list[tuple[TapeValue, Layout | Tensor]],
         mutated: tuple[Tensor | Layout, ...],
     ) -> None:
-        self._owner: Callable[[], Any] = weakref.ref(owner) if is_users else lambda: owner
+        self._owner: Callable[[], object] = weakref.ref(owner) if is_users else lambda: owner
         self.is_users = is_users
         self.is_launchable = False
         self.why_not: tuple[str, str, object] | None = None
@@ -148,11 +151,11 @@ class SegmentStep(Step):
         """The torch graph object; None if it could not be made or has been retired."""
         return self._owner() if self.is_launchable else None
 
-    def run(self, program: Any) -> None:
+    def run(self, program: Program) -> None:
         if not self.launch(program):
             program.n_by_tape += len(self.tape.entries)
 
-    def launch(self, program: Any) -> bool:
+    def launch(self, program: Program) -> bool:
         """Do the segment's work; False if it was not done by the graph."""
         if self.graph is None:
             self.run_tape(program)
@@ -172,13 +175,13 @@ class SegmentStep(Step):
             return False
         return True
 
-    def _launch(self, program: Any) -> None:
+    def _launch(self, program: Program) -> None:
         if program.by_nodes is not None:
             program.by_nodes(self, program)
         else:
             program.launch(self.graph)
 
-    def compute(self, program: Any) -> Env:
+    def compute(self, program: Program) -> Env:
         """Run the tape into fresh memory."""
         return run_tape(self.tape, program.lookup, {value for value, _ in self.live})
 
@@ -187,7 +190,7 @@ class SegmentStep(Step):
         for _, place in self.live:
             yield place
 
-    def run_tape(self, program: Any) -> None:
+    def run_tape(self, program: Program) -> None:
         """Do the segment's work operation by operation, writing to the same addresses."""
         env = self.compute(program)
         self.wait_for_host_results()
@@ -227,7 +230,7 @@ class HostStep(PlacedStep):
     filled: tuple[str, ...] = ()
     """Names of the arguments that are ``out=``: the call could give them other memory than graphs know."""
 
-    def run(self, program: Any) -> None:
+    def run(self, program: Program) -> None:
         args, kwargs = self.args, self.kwargs
         if self.is_symbolic:
             what = f"a value given to {self.name}"
@@ -266,7 +269,8 @@ class HostStep(PlacedStep):
         if _lies_alike(out, result):
             return
         if id(out) not in self.views and not share_memory(out, result):
-            _refresh(out, result)
+            with torch_names._InferenceMode(True):
+                overwrite(out, result)
         else:
             self._differs("one part of a tensor", "another part")
 
@@ -283,12 +287,6 @@ def point(out: Tensor, result: Tensor) -> None:
             made = torch.empty(0, dtype=result.dtype, device=result.device)
             made.set_(result.untyped_storage(), result.storage_offset(), result.size(), result.stride())  # type: ignore[call-overload]
         out.data = made
-
-
-def _refresh(out: Tensor, result: Tensor) -> None:
-    """Copy a replay's result in place."""
-    with torch_names._InferenceMode(True):
-        overwrite(out, result)
 
 
 def _lies_alike(out: Tensor, result: Tensor) -> bool:
@@ -319,7 +317,7 @@ class ReadStep(PlacedStep):
     index: int
     guards: list[ValueGuard] = field(default_factory=list)
 
-    def run(self, program: Any) -> None:
+    def run(self, program: Program) -> None:
         numbers = program.numbers
         numbers.values[self.index] = self.read()
         for guard in self.guards:
@@ -339,7 +337,7 @@ class CallStep(PlacedStep):
 
     call: Callable[[], Any]
 
-    def run(self, program: Any) -> None:
+    def run(self, program: Program) -> None:
         self.call()
 
 
@@ -349,7 +347,7 @@ class ReplayStep(PlacedStep):
 
     graph: Any
 
-    def run(self, program: Any) -> None:
+    def run(self, program: Program) -> None:
         self.graph.replay()
 
     def writes(self) -> Iterator[Tensor | Layout]:
@@ -366,7 +364,7 @@ _NOT_THE_VALUES = (getattr(torch, "AcceleratorError", GfxGraphError), torch.OutO
 """Errors of the device and its memory."""
 
 
-def computed(compute: Callable[[], Any], what: str, step: HostStep | ReadStep, expected: str = "a number") -> Any:
+def computed(compute: Callable[[], object], what: str, step: HostStep | ReadStep, expected: str = "a number") -> Any:
     """Run a computation of the host on values that it read.
 
     Raises:
@@ -466,11 +464,8 @@ class Program:
 
     def note(self, account: calls.Account) -> None:
         """Count the replay that has ended in ``account``, unless one launch did all of it."""
-        segments = self.segments
-        n, host = (
-            sum(len(each.tape.entries) for each in segments),
-            [e for e in self.steps if isinstance(e, PlacedStep)],
-        )
+        n = sum(len(each.tape.entries) for each in self.segments)
+        host = [each for each in self.steps if isinstance(each, PlacedStep)]
         if self.n_by_tape:
             account.replayed(n - self.n_by_tape, n + len(host), *process.last_fallback())
         elif host or not self.is_plain:

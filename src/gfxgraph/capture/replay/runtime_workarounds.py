@@ -45,7 +45,7 @@ def before_replay() -> None:
         done.wait()
 
 
-def keeps(graph: Any) -> bool:
+def keeps(graph: object) -> bool:
     """``keep_graphs``: hold a graph that is being dropped until the process ends; True if it is held."""
     if process.current() is None or not process.require().decisions.keep_graphs:
         return False
@@ -107,7 +107,7 @@ _captures: weakref.WeakKeyDictionary[Any, _Capture] = weakref.WeakKeyDictionary(
 _lock = new_lock()
 
 
-def note_capture(stream: Any, graph: Any) -> None:
+def note_capture(stream: object, graph: object) -> None:
     """Remember that ``graph`` is being captured on ``stream``."""
     keep_workspaces()  # for callables that capture without the bridge
     with _lock:
@@ -115,7 +115,7 @@ def note_capture(stream: Any, graph: Any) -> None:
             _captures[graph] = _Capture(stream, [])
 
 
-def n_workspaces_held(stream: Any = None) -> int:
+def n_workspaces_held(stream: object = None) -> int:
     """Number of blocks held now, of one stream or of all."""
     with _lock:
         known = [each for each in _captures.values() if stream is None or each.stream == stream]
@@ -181,7 +181,7 @@ def _blocks(streams: Container[int]) -> set[_Allocated]:
     return found
 
 
-def _take_again(block: _Allocated, stream: Any) -> list[Tensor]:
+def _take_again(block: _Allocated, stream: object) -> list[Tensor]:
     """Allocate until we own a block's memory again; empty if we cannot get it."""
     taken: list[Tensor] = []  # keeps failed tries allocated, so that each try gets other memory
     held: list[Tensor] = []

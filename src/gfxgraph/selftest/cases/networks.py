@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,7 +37,7 @@ def kv_cache_decode(bench: Bench) -> None:
         position.add_(1)
         return logits
 
-    def decode(run: Callable[[], Any]) -> list[int]:
+    def decode(run: Callable[[], object]) -> list[int]:
         for tensor in (keys, values, token, position):
             tensor.zero_()
         written = []

@@ -21,8 +21,6 @@ MODES = ("global", "thread_local", "relaxed")
 NOT_READY = 600
 Cell = dict[str, Any]
 Answer = Callable[["Trial"], int]
-CALLS: dict[str, Answer] = {}
-"""Every call of a profile, by its name there. ``thread_`` is the same call by a thread that captures nothing."""
 
 
 class Trial:
@@ -46,220 +44,102 @@ class Trial:
         driver.synchronize_stream(self.stream)
         driver.synchronize_stream(self.side)
 
-    def ask(self, symbol: str, *args: Any) -> int:
+    def ask(self, symbol: str, *args: object) -> int:
         """The status of a call; that work has not ended yet is an answer, no refusal."""
         status = self.gpu.status(symbol, *args)
         return 0 if status == NOT_READY else status
 
 
-def call(function: Answer) -> Answer:
-    CALLS[function.__name__] = function
-    return function
+def beside(ask: Answer) -> Answer:
+    """The same call by a thread that captures nothing."""
+
+    def in_a_thread(trial: Trial) -> int:
+        said: list[int] = []
+        thread = threading.Thread(target=lambda: said.append(ask(trial)))
+        thread.start()
+        thread.join()
+        return said[0]
+
+    return in_a_thread
 
 
-def everywhere(function: Answer) -> Answer:
-    CALLS[f"thread_{function.__name__}"] = lambda trial: in_a_thread(lambda: function(trial))
-    return call(function)
-
-
-def in_a_thread(ask: Callable[[], int]) -> int:
-    said: list[int] = []
-    thread = threading.Thread(target=lambda: said.append(ask()))
-    thread.start()
-    thread.join()
-    return said[0]
-
-
-# On the capturing stream.
-
-
-@call
-def launch(trial: Trial) -> int:
-    return trial.gpu.double(trial.a, 1, trial.stream)
-
-
-@call
-def launch_host_func(trial: Trial) -> int:
-    return trial.ask("hipLaunchHostFunc", trial.stream, trial.nothing, None)
-
-
-@call
-def memcpy_async(trial: Trial) -> int:
-    return trial.ask("hipMemcpyAsync", trial.b, trial.a, c_size_t(NBYTES), 3, trial.stream)
-
-
-@call
-def memset_async(trial: Trial) -> int:
-    return trial.ask("hipMemsetAsync", trial.b, 1, c_size_t(NBYTES), trial.stream)
-
-
-@call
-def stream_synchronize(trial: Trial) -> int:
-    return trial.ask("hipStreamSynchronize", trial.stream)
-
-
-@call
-def stream_query(trial: Trial) -> int:
-    return trial.ask("hipStreamQuery", trial.stream)
-
-
-@call
-def memcpy_with_stream(trial: Trial) -> int:
-    return trial.ask("hipMemcpyWithStream", trial.host, trial.a, c_size_t(NBYTES), 2, trial.stream)
-
-
-@call
-def graph_launch(trial: Trial) -> int:
-    return trial.ask("hipGraphLaunch", trial.graph_exec, trial.stream)
-
-
-@call
-def wait_event_from_outside(trial: Trial) -> int:
-    return trial.ask("hipStreamWaitEvent", trial.stream, trial.on_side, 0)
-
-
-# About an event of a capture: one that runs, and one that has ended.
-
-
-@call
-def wait_event_of_ended(trial: Trial) -> int:
-    return trial.ask("hipStreamWaitEvent", trial.stream, trial.ended, 0)
-
-
-@call
-def event_query_of_ended(trial: Trial) -> int:
-    return trial.ask("hipEventQuery", trial.ended)
-
-
-@call
-def event_synchronize_of_ended(trial: Trial) -> int:
-    return trial.ask("hipEventSynchronize", trial.ended)
-
-
-@call
-def event_query_captured(trial: Trial) -> int:
+def _about_captured(trial: Trial, symbol: str) -> int:
     trial.gpu("hipEventRecord", trial.captured, trial.stream)
-    return trial.ask("hipEventQuery", trial.captured)
+    return trial.ask(symbol, trial.captured)
 
 
-@call
-def event_synchronize_captured(trial: Trial) -> int:
-    trial.gpu("hipEventRecord", trial.captured, trial.stream)
-    return trial.ask("hipEventSynchronize", trial.captured)
-
-
-# About something that does not capture, by the capturing thread and by another.
-
-
-@call
-def stream_synchronize_other(trial: Trial) -> int:
-    return trial.ask("hipStreamSynchronize", trial.side)
-
-
-@call
-def stream_query_other(trial: Trial) -> int:
-    return trial.ask("hipStreamQuery", trial.side)
-
-
-CALLS["thread_stream_synchronize"] = lambda trial: in_a_thread(lambda: stream_synchronize_other(trial))
-CALLS["thread_stream_query"] = lambda trial: in_a_thread(lambda: stream_query_other(trial))
-
-
-@call
-def launch_other(trial: Trial) -> int:
-    return trial.gpu.double(trial.b, 1, trial.side)
-
-
-@everywhere
-def device_synchronize(trial: Trial) -> int:
-    return trial.ask("hipDeviceSynchronize")
-
-
-@everywhere
-def event_query(trial: Trial) -> int:
-    return trial.ask("hipEventQuery", trial.on_side)
-
-
-@everywhere
-def event_query_own_stream(trial: Trial) -> int:
-    return trial.ask("hipEventQuery", trial.own)
-
-
-@everywhere
-def event_synchronize(trial: Trial) -> int:
-    return trial.ask("hipEventSynchronize", trial.on_side)
-
-
-@everywhere
-def malloc(trial: Trial) -> int:
-    return trial.ask("hipMalloc", byref(c_void_p()), c_size_t(64))
-
-
-@everywhere
-def free(trial: Trial) -> int:
-    return trial.ask("hipFree", trial.spare)
-
-
-@everywhere
-def host_malloc(trial: Trial) -> int:
-    return trial.ask("hipHostMalloc", byref(c_void_p()), c_size_t(64), 0)
-
-
-@everywhere
-def memcpy_sync(trial: Trial) -> int:
-    return trial.ask("hipMemcpy", trial.b, trial.a, c_size_t(NBYTES), 3)
-
-
-@everywhere
-def memset_sync(trial: Trial) -> int:
-    return trial.ask("hipMemset", trial.b, 1, c_size_t(NBYTES))
-
-
-@everywhere
-def module_load(trial: Trial) -> int:
-    return trial.ask("hipModuleLoadData", byref(c_void_p()), trial.gpu.code)
-
-
-@everywhere
-def module_unload(trial: Trial) -> int:
-    return trial.ask("hipModuleUnload", trial.module)
-
-
-@everywhere
-def instantiate(trial: Trial) -> int:
-    return trial.ask("hipGraphInstantiateWithFlags", byref(c_void_p()), trial.graph, c_ulonglong(0))
-
-
-@everywhere
-def graph_destroy(trial: Trial) -> int:
+def _graph_destroy(trial: Trial) -> int:
     """As torch destroys a graph on ROCm: it synchronizes the device then."""
-    for symbol, *given in (
-        ("hipGraphExecDestroy", trial.graph_exec),
-        ("hipGraphDestroy", trial.graph),
-        ("hipDeviceSynchronize",),
-    ):
-        if status := trial.ask(str(symbol), *given):
-            return status
-    return 0
+    return (
+        trial.ask("hipGraphExecDestroy", trial.graph_exec)
+        or trial.ask("hipGraphDestroy", trial.graph)
+        or trial.ask("hipDeviceSynchronize")
+    )
 
 
-# Not of [calls] but of [capture]: what is left after an end that was refused.
-
-
-@call
-def begin_again(trial: Trial) -> int:
-    return trial.ask("hipStreamBeginCapture", trial.stream, trial.mode)
-
-
-@call
-def fork_not_joined(trial: Trial) -> int:
+def fork(trial: Trial) -> int:
+    """Work on a side stream that nothing joins."""
     trial.gpu("hipEventRecord", trial.captured, trial.stream)
     trial.gpu("hipStreamWaitEvent", trial.side, trial.captured, 0)
     trial.gpu.memset(trial.b, 3, trial.side)
     return 0
 
 
-OF_CAPTURE = ("begin_again", "fork_not_joined")
+_BY_EITHER_THREAD: dict[str, Answer] = {
+    "device_synchronize": lambda trial: trial.ask("hipDeviceSynchronize"),
+    "event_query": lambda trial: trial.ask("hipEventQuery", trial.on_side),
+    "event_query_own_stream": lambda trial: trial.ask("hipEventQuery", trial.own),
+    "event_synchronize": lambda trial: trial.ask("hipEventSynchronize", trial.on_side),
+    "malloc": lambda trial: trial.ask("hipMalloc", byref(c_void_p()), c_size_t(64)),
+    "free": lambda trial: trial.ask("hipFree", trial.spare),
+    "host_malloc": lambda trial: trial.ask("hipHostMalloc", byref(c_void_p()), c_size_t(64), 0),
+    "memcpy_sync": lambda trial: trial.ask("hipMemcpy", trial.b, trial.a, c_size_t(NBYTES), 3),
+    "memset_sync": lambda trial: trial.ask("hipMemset", trial.b, 1, c_size_t(NBYTES)),
+    "module_load": lambda trial: trial.ask("hipModuleLoadData", byref(c_void_p()), trial.gpu.code),
+    "module_unload": lambda trial: trial.ask("hipModuleUnload", trial.module),
+    "instantiate": lambda trial: trial.ask(
+        "hipGraphInstantiateWithFlags", byref(c_void_p()), trial.graph, c_ulonglong(0)
+    ),
+    "graph_destroy": _graph_destroy,
+}
+_OTHER_STREAM: dict[str, Answer] = {
+    "stream_synchronize": lambda trial: trial.ask("hipStreamSynchronize", trial.side),
+    "stream_query": lambda trial: trial.ask("hipStreamQuery", trial.side),
+}
+_ON_THE_STREAM: dict[str, Answer] = {
+    "launch": lambda trial: trial.gpu.double(trial.a, 1, trial.stream),
+    "launch_host_func": lambda trial: trial.ask("hipLaunchHostFunc", trial.stream, trial.nothing, None),
+    "memcpy_async": lambda trial: trial.ask("hipMemcpyAsync", trial.b, trial.a, c_size_t(NBYTES), 3, trial.stream),
+    "memset_async": lambda trial: trial.ask("hipMemsetAsync", trial.b, 1, c_size_t(NBYTES), trial.stream),
+    "stream_synchronize": lambda trial: trial.ask("hipStreamSynchronize", trial.stream),
+    "stream_query": lambda trial: trial.ask("hipStreamQuery", trial.stream),
+    "memcpy_with_stream": lambda trial: trial.ask(
+        "hipMemcpyWithStream", trial.host, trial.a, c_size_t(NBYTES), 2, trial.stream
+    ),
+    "graph_launch": lambda trial: trial.ask("hipGraphLaunch", trial.graph_exec, trial.stream),
+    "wait_event_from_outside": lambda trial: trial.ask("hipStreamWaitEvent", trial.stream, trial.on_side, 0),
+    # About an event of a capture: one that has ended, and one that runs.
+    "wait_event_of_ended": lambda trial: trial.ask("hipStreamWaitEvent", trial.stream, trial.ended, 0),
+    "event_query_of_ended": lambda trial: trial.ask("hipEventQuery", trial.ended),
+    "event_synchronize_of_ended": lambda trial: trial.ask("hipEventSynchronize", trial.ended),
+    "event_query_captured": lambda trial: _about_captured(trial, "hipEventQuery"),
+    "event_synchronize_captured": lambda trial: _about_captured(trial, "hipEventSynchronize"),
+}
+_AFTER_A_REFUSED_END: dict[str, Answer] = {
+    "begin_again": lambda trial: trial.ask("hipStreamBeginCapture", trial.stream, trial.mode),
+    "fork_not_joined": fork,
+}
+OF_CAPTURE = tuple(_AFTER_A_REFUSED_END)
+"""Not of a profile's [calls] but of its [capture]."""
+CALLS: dict[str, Answer] = {
+    **_ON_THE_STREAM,
+    **{f"{name}_other": ask for name, ask in _OTHER_STREAM.items()},
+    "launch_other": lambda trial: trial.gpu.double(trial.b, 1, trial.side),
+    **_BY_EITHER_THREAD,
+    **{f"thread_{name}": beside(ask) for name, ask in (_OTHER_STREAM | _BY_EITHER_THREAD).items()},
+    **_AFTER_A_REFUSED_END,
+}
+"""Every call of a profile, by its name there. ``thread_`` is the same call by a thread that captures nothing."""
 
 
 def measure(driver: GraphDriver, gpu: HipCalls, name: str, mode: str) -> Cell:
@@ -282,7 +162,7 @@ def measure(driver: GraphDriver, gpu: HipCalls, name: str, mode: str) -> Cell:
     return cell
 
 
-def rule(cell: Mapping[str, Any]) -> str:
+def rule(cell: Mapping[str, object]) -> str:
     """A cell in the words of a profile."""
     if cell["status"]:
         return f"refuses {cell['status']}" + ("" if cell["lives"] else " and invalidates")

@@ -11,11 +11,10 @@ from ctypes import byref, c_size_t, c_void_p
 from typing import Any
 
 from gfxgraph.driver.graphs import GraphDriver
-from gfxgraph.selftest.native.capture_table import CALLS, Answer, Trial, in_a_thread
+from gfxgraph.selftest.native.capture_table import CALLS, Answer, Trial, beside, fork
 from gfxgraph.selftest.native.machine import NBYTES, HipCalls
 
 Seen = dict[str, Any]
-EXPERIMENTS: dict[str, Answer] = {"nothing": lambda trial: 0, **CALLS}
 JOINED_LAST = {"join_right_before_the_end"}
 # HIP 7 keeps a graph's own memory in virtual memory, which the emulator does not have: a replay crashes there, with
 # the preload library and without it.
@@ -23,31 +22,9 @@ NOT_REPLAYED_FROM_7 = {"allocation_in_stream_order"}
 BLOCKING = {"null_stream_beside_a_blocking_stream"}  # captured on a stream that waits for the null stream
 
 
-def experiment(function: Answer) -> Answer:
-    EXPERIMENTS[function.__name__] = function
-    return function
-
-
-@experiment
-def graph_launch_on_another_stream(trial: Trial) -> int:
-    return trial.ask("hipGraphLaunch", trial.graph_exec, trial.side)
-
-
-@experiment
 def stream_callback(trial: Trial) -> int:
     trial.kept = ctypes.CFUNCTYPE(None, c_void_p, ctypes.c_int, c_void_p)(lambda stream, status, data: None)
     return trial.ask("hipStreamAddCallback", trial.stream, trial.kept, None, 0)
-
-
-@experiment
-def null_kernel(trial: Trial) -> int:
-    return trial.gpu.double(trial.b, 1, None)
-
-
-@experiment
-def fork_and_join(trial: Trial) -> int:
-    CALLS["fork_not_joined"](trial)
-    return join(trial)
 
 
 def join(trial: Trial) -> int:
@@ -55,25 +32,6 @@ def join(trial: Trial) -> int:
     return trial.ask("hipStreamWaitEvent", trial.stream, trial.on_side, 0)
 
 
-@experiment
-def join_right_before_the_end(trial: Trial) -> int:
-    return CALLS["fork_not_joined"](trial)  # main joins it, once the origin has gone on
-
-
-@experiment
-def copy_of_no_bytes(trial: Trial) -> int:
-    return trial.ask("hipMemcpyAsync", trial.b, trial.a, c_size_t(0), 3, trial.stream)
-
-
-# Refused while a capture is active, and with it the capture is lost -------------------------------------
-
-
-@experiment
-def copy_from_host(trial: Trial) -> int:
-    return trial.ask("hipMemcpy", trial.b, bytes(NBYTES), c_size_t(NBYTES), 1)
-
-
-@experiment
 def exchanged_mode(trial: Trial) -> int:
     mode = ctypes.c_int(2)
     trial.gpu("hipThreadExchangeStreamCaptureMode", byref(mode))
@@ -81,29 +39,14 @@ def exchanged_mode(trial: Trial) -> int:
     return trial.ask("hipDeviceSynchronize")
 
 
-@experiment
 def kernel_on_another_stream_and_wait(trial: Trial) -> int:
     trial.gpu.double_by_stub(trial.b, trial.side)
     return trial.ask("hipStreamSynchronize", trial.side)
 
 
-# The same from a thread that captures nothing.
-
-
-@experiment
-def another_thread_synchronizes_the_stream(trial: Trial) -> int:
-    return in_a_thread(lambda: trial.ask("hipStreamSynchronize", trial.stream))
-
-
-@experiment
-def another_thread_uses_the_null_stream(trial: Trial) -> int:
-    return in_a_thread(lambda: trial.gpu.double(trial.b, 1, None))
-
-
-@experiment
 def end_from_another_thread(trial: Trial) -> int:
     graph = c_void_p(0xDEAD)
-    status = in_a_thread(lambda: trial.ask("hipStreamEndCapture", trial.stream, byref(graph)))
+    status = beside(lambda trial: trial.ask("hipStreamEndCapture", trial.stream, byref(graph)))(trial)
     # Where it was taken, the program has its graph; begin again, so that what follows is as elsewhere.
     if not status:
         trial.gpu("hipGraphDestroy", graph)
@@ -112,27 +55,12 @@ def end_from_another_thread(trial: Trial) -> int:
     return status
 
 
-# Of no harm ---------------------------------------------------------------------------------------------
-
-
-@experiment
-def pageable_copy(trial: Trial) -> int:
-    return trial.ask("hipMemcpyAsync", trial.b, trial.host, c_size_t(NBYTES), 1, trial.stream)
-
-
-@experiment
 def kernel_attributes(trial: Trial) -> int:
     stub = c_void_p.in_dll(trial.gpu.stubs, "add_to")  # type: ignore[arg-type]
     attributes = ctypes.create_string_buffer(256)
     return trial.ask("hipFuncGetAttributes", attributes, c_void_p(ctypes.addressof(stub)))
 
 
-@experiment
-def refused_kernel(trial: Trial) -> int:
-    return trial.gpu.double(trial.b, 0, trial.stream)  # a grid of no blocks
-
-
-@experiment
 def allocation_in_stream_order(trial: Trial) -> int:
     made = c_void_p()
     status = trial.ask("hipMallocAsync", byref(made), c_size_t(NBYTES), trial.stream)
@@ -140,14 +68,37 @@ def allocation_in_stream_order(trial: Trial) -> int:
     return status or trial.ask("hipFreeAsync", made.value, trial.stream)
 
 
-# Work on the null stream is neither refused nor recorded, and nothing is said.
-
-
-@experiment
 def null_stream_beside_a_blocking_stream(trial: Trial) -> int:
+    """Work on the null stream is neither refused nor recorded, and nothing is said."""
     status = trial.gpu.double(trial.b, 1, None)
     status = status or trial.ask("hipMemcpyAsync", trial.spare, trial.b, c_size_t(NBYTES), 3, None)
     return status or trial.ask("hipStreamSynchronize", None)
+
+
+def null_kernel(trial: Trial) -> int:
+    return trial.gpu.double(trial.b, 1, None)
+
+
+_MORE = (
+    stream_callback, exchanged_mode, kernel_on_another_stream_and_wait, end_from_another_thread, kernel_attributes,
+    allocation_in_stream_order, null_stream_beside_a_blocking_stream, null_kernel,
+)  # fmt: skip
+EXPERIMENTS: dict[str, Answer] = {
+    "nothing": lambda trial: 0,
+    **CALLS,
+    **{function.__name__: function for function in _MORE},
+    "graph_launch_on_another_stream": lambda trial: trial.ask("hipGraphLaunch", trial.graph_exec, trial.side),
+    "fork_and_join": lambda trial: fork(trial) or join(trial),
+    "join_right_before_the_end": fork,  # perform() joins it, once the origin has gone on
+    "copy_of_no_bytes": lambda trial: trial.ask("hipMemcpyAsync", trial.b, trial.a, c_size_t(0), 3, trial.stream),
+    "copy_from_host": lambda trial: trial.ask("hipMemcpy", trial.b, bytes(NBYTES), c_size_t(NBYTES), 1),
+    "another_thread_synchronizes_the_stream": beside(CALLS["stream_synchronize"]),
+    "another_thread_uses_the_null_stream": beside(null_kernel),
+    "pageable_copy": lambda trial: trial.ask(
+        "hipMemcpyAsync", trial.b, trial.host, c_size_t(NBYTES), 1, trial.stream
+    ),
+    "refused_kernel": lambda trial: trial.gpu.double(trial.b, 0, trial.stream),  # a grid of no blocks
+}
 
 
 def perform(driver: GraphDriver, gpu: HipCalls, name: str, mode: int) -> Seen:

@@ -44,15 +44,13 @@ class HipCalls:
                 self("hipModuleGetFunction", byref(function), module, name.encode())
                 self.functions[name] = function.value or 0
 
-    def __call__(self, symbol: str, *args: Any, expect: int = 0) -> int:
-        """Call the runtime; integers above 16 bits are handles."""
-        wide = [c_void_p(a) if isinstance(a, int) and a > 0xFFFF else a for a in args]
-        status = int(self.hip[symbol](*wide))
-        assert status == expect, f"{symbol} returned {status}, not {expect}"
-        return status
+    def __call__(self, symbol: str, *args: Any) -> None:
+        """Call the runtime, which must not refuse."""
+        status = self.status(symbol, *args)
+        assert status == 0, f"{symbol} returned {status}, not 0"
 
-    def status(self, symbol: str, *args: Any) -> int:
-        """Call the runtime and hand its status on."""
+    def status(self, symbol: str, *args: object) -> int:
+        """Call the runtime and hand its status on; integers above 16 bits are handles."""
         wide = [c_void_p(a) if isinstance(a, int) and a > 0xFFFF else a for a in args]
         status = int(self.hip[symbol](*wide))
         self.hip.hipGetLastError()
@@ -133,7 +131,7 @@ class HipCalls:
         )
         self._launch("add_to", stream, None, extra)
 
-    def _launch(self, name: str, stream: int, slots: Any, extra: Any) -> None:
+    def _launch(self, name: str, stream: int, slots: object, extra: object) -> None:
         blocks = (N + 63) // 64
         self(
             "hipModuleLaunchKernel", self.functions[name], blocks, 1, 1, 64, 1, 1, 0, stream, slots, extra

@@ -20,18 +20,6 @@ from gfxgraph.types import CaptureStatus, NodeKind
 
 Facts = dict[str, Any]
 Scenario = Callable[[GraphDriver, HipCalls], Facts]
-SCENARIOS: dict[str, Scenario] = {}
-NEED_KERNELS: set[str] = set()
-
-
-def scenario(kernels: bool = False) -> Callable[[Scenario], Scenario]:
-    def keep(function: Scenario) -> Scenario:
-        SCENARIOS[function.__name__] = function
-        if kernels:
-            NEED_KERNELS.add(function.__name__)
-        return function
-
-    return keep
 
 
 def refusal(call: Callable[[], object]) -> DriverError:
@@ -40,6 +28,12 @@ def refusal(call: Callable[[], object]) -> DriverError:
     except DriverError as error:
         return error
     raise AssertionError("the call was not refused")
+
+
+def ran(driver: GraphDriver, graph_exec: int, stream: int) -> None:
+    """Launch and wait."""
+    driver.launch(graph_exec, stream)
+    driver.synchronize_stream(stream)
 
 
 def works_again(driver: GraphDriver, gpu: HipCalls, stream: int) -> None:
@@ -54,14 +48,12 @@ def works_again(driver: GraphDriver, gpu: HipCalls, stream: int) -> None:
     graph = driver.end_capture(stream)
     assert len(driver.nodes(graph)) == 1
     graph_exec = driver.instantiate(graph)
-    driver.launch(graph_exec, stream)
-    driver.synchronize_stream(stream)
+    ran(driver, graph_exec, stream)
     assert gpu.read(buffer) == 0x02020202
     driver.destroy_exec(graph_exec)
     driver.destroy_graph(graph)
 
 
-@scenario()
 def identity(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Which runtime, which device; also what the result file records."""
     count = ctypes.c_int()
@@ -79,7 +71,6 @@ def identity(driver: GraphDriver, gpu: HipCalls) -> Facts:
     }
 
 
-@scenario()
 def capture_without_kernels(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Copies and memsets: state, count, kinds and order while the capture runs."""
     a, b, stream = gpu.buffer(), gpu.buffer(), gpu.stream()
@@ -102,13 +93,11 @@ def capture_without_kernels(driver: GraphDriver, gpu: HipCalls) -> Facts:
     assert driver.edges(graph) == [(nodes[0], nodes[1])]
     assert driver.leaves(graph) == [nodes[1]]
     graph_exec = driver.instantiate(graph)
-    driver.launch(graph_exec, stream)
-    driver.synchronize_stream(stream)
+    ran(driver, graph_exec, stream)
     assert gpu.read(b) == 0x03030303
     return {"counts": counts}
 
 
-@scenario(kernels=True)
 def capture_with_kernels(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Kernels launched by stub, by function and packed are all recorded and named."""
     a, b, c, stream = gpu.buffer(), gpu.buffer(), gpu.buffer(), gpu.stream()
@@ -127,13 +116,11 @@ def capture_with_kernels(driver: GraphDriver, gpu: HipCalls) -> Facts:
         True
     ] * 4, names
     graph_exec = driver.instantiate(graph)
-    driver.launch(graph_exec, stream)
-    driver.synchronize_stream(stream)
+    ran(driver, graph_exec, stream)
     assert gpu.read(a) == 2 * (5 + 7 + 11)
     return {"kinds": kinds, "names": names}
 
 
-@scenario(kernels=True)
 def node_walk(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """All nodes off: nothing happens. One at a time, in order: what a replay gives."""
     a, b, c, stream = gpu.buffer(9), gpu.buffer(), gpu.buffer(), gpu.stream()
@@ -148,15 +135,13 @@ def node_walk(driver: GraphDriver, gpu: HipCalls) -> Facts:
     for node in nodes:
         assert driver.node_enabled(graph_exec, node)
         driver.set_node_enabled(graph_exec, node, False)
-    driver.launch(graph_exec, stream)
-    driver.synchronize_stream(stream)
+    ran(driver, graph_exec, stream)
     assert (gpu.read(a), gpu.read(b), gpu.read(c)) == (9, 0, 0)
     seen = []
     for node in nodes:
         driver.launch(graph_exec, stream)  # every node off: HIP 7.2.4 would run the last one again
         driver.set_node_enabled(graph_exec, node, True)
-        driver.launch(graph_exec, stream)
-        driver.synchronize_stream(stream)
+        ran(driver, graph_exec, stream)
         driver.set_node_enabled(graph_exec, node, False)
         assert not driver.node_enabled(graph_exec, node)
         seen.append((gpu.read(a), gpu.read(b), gpu.read(c)))
@@ -164,13 +149,11 @@ def node_walk(driver: GraphDriver, gpu: HipCalls) -> Facts:
     for node in nodes:
         driver.set_node_enabled(graph_exec, node, True)
     gpu.fill(b, 0)
-    driver.launch(graph_exec, stream)
-    driver.synchronize_stream(stream)
+    ran(driver, graph_exec, stream)
     assert gpu.read(b) == 16
     return {"steps": seen}
 
 
-@scenario(kernels=True)
 def switched_nodes(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Sets of as many nodes each, one launch after the other: 7.2.4 alone runs the first set again."""
     b, stream = gpu.buffer(), gpu.stream()
@@ -190,8 +173,7 @@ def switched_nodes(driver: GraphDriver, gpu: HipCalls) -> Facts:
                 driver.launch(graph_exec, stream)
             for at, node in enumerate(nodes):
                 driver.set_node_enabled(graph_exec, node, at in chosen)
-            driver.launch(graph_exec, stream)
-            driver.synchronize_stream(stream)
+            ran(driver, graph_exec, stream)
             totals.append(gpu.read(b))
         facts[name] = totals
     assert facts["after_a_launch_of_none"] == [1, 11, 112, 222]
@@ -199,7 +181,6 @@ def switched_nodes(driver: GraphDriver, gpu: HipCalls) -> Facts:
     return facts
 
 
-@scenario(kernels=True)
 def arguments(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Geometry and arguments of each way to launch."""
     facts: Facts = {}
@@ -222,7 +203,6 @@ def arguments(driver: GraphDriver, gpu: HipCalls) -> Facts:
     return facts
 
 
-@scenario()
 def child_graphs(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """The inner graph can be read; its node cannot be switched off, and that leaves no last error."""
     a, b, stream = gpu.buffer(), gpu.buffer(), gpu.stream()
@@ -240,13 +220,11 @@ def child_graphs(driver: GraphDriver, gpu: HipCalls) -> Facts:
     graph_exec = driver.instantiate(outer.value)
     refused = refusal(lambda: driver.set_node_enabled(graph_exec, node.value or 0, False))
     assert int(gpu.hip.hipGetLastError()) == 0
-    driver.launch(graph_exec, stream)
-    driver.synchronize_stream(stream)
+    ran(driver, graph_exec, stream)
     assert gpu.read(b) == 0x01010101
     return {"switching_it_off": refused.fields["status"]}
 
 
-@scenario(kernels=True)
 def composed_graphs(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Copies of captured graphs as nodes in the order of their edges; upload."""
     one, data, stream = gpu.buffer(1), gpu.buffer(), gpu.stream()
@@ -272,8 +250,7 @@ def composed_graphs(driver: GraphDriver, gpu: HipCalls) -> Facts:
             nodes[name] = driver.add_child(graph, {"first": first, "last": last}[name], list(nodes.values()))
         graph_exec = driver.instantiate(graph)
         gpu.fill(data, 0)
-        driver.launch(graph_exec, stream)
-        driver.synchronize_stream(stream)
+        ran(driver, graph_exec, stream)
         seen[order] = gpu.read(data)
     assert seen == {"first last": 10, "last first": 5}
     driver.destroy_exec(graph_exec)
@@ -281,16 +258,6 @@ def composed_graphs(driver: GraphDriver, gpu: HipCalls) -> Facts:
     return {**seen}
 
 
-@scenario()
-def abandon_nothing(driver: GraphDriver, gpu: HipCalls) -> Facts:
-    """A stream that does not capture stays as it is."""
-    stream = gpu.stream()
-    driver.abandon_capture(stream)
-    works_again(driver, gpu, stream)
-    return {}
-
-
-@scenario()
 def abandon_active(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """A capture that nobody wants is ended; what it recorded never runs."""
     for mode in (0, 1, 2):
@@ -303,7 +270,6 @@ def abandon_active(driver: GraphDriver, gpu: HipCalls) -> Facts:
     return {}
 
 
-@scenario()
 def abandon_invalidated(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """After a forbidden call the stream is used again, with and without somebody's own EndCapture."""
     facts: Facts = {}
@@ -328,7 +294,6 @@ def abandon_invalidated(driver: GraphDriver, gpu: HipCalls) -> Facts:
     return facts
 
 
-@scenario()
 def read_a_dead_capture(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Until its stream's capture is ended, the graph of a dead capture can be asked for its nodes."""
     for mode in (0, 1, 2):
@@ -347,7 +312,6 @@ def read_a_dead_capture(driver: GraphDriver, gpu: HipCalls) -> Facts:
     return {}
 
 
-@scenario()
 def abandon_unjoined_fork(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """A side stream left open: both streams work afterwards, and nothing dangling is touched."""
     for mode in (0, 1, 2):
@@ -368,7 +332,6 @@ def abandon_unjoined_fork(driver: GraphDriver, gpu: HipCalls) -> Facts:
     return {}
 
 
-@scenario()
 def give_up_a_lost_stream(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """After a refused end of an unjoined fork the stream is reported lost; everything else works."""
     a, b, origin, side, event = gpu.buffer(), gpu.buffer(), gpu.stream(), gpu.stream(), gpu.event()
@@ -385,7 +348,6 @@ def give_up_a_lost_stream(driver: GraphDriver, gpu: HipCalls) -> Facts:
     return {"end": ended.fields["status"]}
 
 
-@scenario()
 def abandon_from_another_thread(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """A thread-local capture cannot be ended by another thread: that is said, and its own thread can."""
     buffer, stream = gpu.buffer(), gpu.stream()
@@ -402,7 +364,6 @@ def abandon_from_another_thread(driver: GraphDriver, gpu: HipCalls) -> Facts:
     return {"refused": seen[0].fields["status"]}
 
 
-@scenario()
 def waiting_beside_a_capture(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """A plain wait is refused and ends another thread's global capture; ours is not refused, and that goes on."""
     buffer, stream, other = gpu.buffer(), gpu.stream(), gpu.stream()
@@ -423,24 +384,6 @@ def waiting_beside_a_capture(driver: GraphDriver, gpu: HipCalls) -> Facts:
     return seen
 
 
-@scenario()
-def launch_on_a_capturing_stream(driver: GraphDriver, gpu: HipCalls) -> Facts:
-    """HIP runs it at once and records nothing: only the node count tells."""
-    a, stream, other = gpu.buffer(), gpu.stream(), gpu.stream()
-    driver.begin_capture(stream)
-    gpu.memset(a, 1, stream)
-    graph_exec = driver.instantiate(driver.end_capture(stream))
-    driver.begin_capture(other, 2)
-    status = gpu.status("hipGraphLaunch", graph_exec, other)
-    after = len(driver.nodes(driver.capture_info(other).graph))
-    driver.abandon_capture(other)
-    works_again(driver, gpu, other)
-    ran = gpu.read(a) == 0x01010101
-    assert (status, after, ran) == (0, 0, True)
-    return {"status": status, "nodes": after, "ran at once": ran}
-
-
-@scenario()
 def legacy_stream(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Stream 0 is not capturing, also while a blocking stream is."""
     made = c_void_p()
@@ -455,25 +398,6 @@ def legacy_stream(driver: GraphDriver, gpu: HipCalls) -> Facts:
     return {"begin on stream 0": refused.fields["status"]}
 
 
-@scenario()
-def bad_handles(driver: GraphDriver, gpu: HipCalls) -> Facts:
-    """Null and destroyed handles are refused by name and leave no last error."""
-    buffer, stream = gpu.buffer(), gpu.stream()
-    driver.begin_capture(stream)
-    gpu.memset(buffer, 1, stream)
-    graph = driver.end_capture(stream)
-    graph_exec = driver.instantiate(graph)
-    driver.destroy_exec(graph_exec)
-    facts = {
-        "launch of null": refusal(lambda: driver.launch(0, stream)).fields["status"],
-        "launch of a destroyed exec": refusal(lambda: driver.launch(graph_exec, stream)).fields["status"],
-        "nodes of null": refusal(lambda: driver.nodes(0)).fields["status"],
-    }
-    assert int(gpu.hip.hipGetLastError()) == 0
-    return facts
-
-
-@scenario()
 def copy_kernel(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Compiled by hiprtc, the kernel copies to and from whatever addresses it is given, in one launch."""
     stream = gpu.stream()
@@ -509,7 +433,6 @@ def copy_kernel(driver: GraphDriver, gpu: HipCalls) -> Facts:
     return {"compiled_s": round(took, 2)}
 
 
-@scenario()
 def joined_graph(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """A graph with copies before and after it runs as one; its addresses change from launch to launch.
 
@@ -535,17 +458,6 @@ def joined_graph(driver: GraphDriver, gpu: HipCalls) -> Facts:
     return {}
 
 
-@scenario()
-def a_kernel_that_does_not_compile(driver: GraphDriver, gpu: HipCalls) -> Facts:
-    """What the compiler says is the error's reason; no name of a GPU never reaches it, for it dies of one."""
-    error = refusal(lambda: hiprtc.compile_kernel(driver.table.found, "__global__ void f() { g(); }", "gfx1030"))
-    assert error.code == "kernel_not_compiled" and "undeclared identifier 'g'" in str(error)
-    error = refusal(lambda: driver.copy_kernel(""))
-    assert error.code == "kernel_not_compiled"
-    return {}
-
-
-@scenario(kernels=True)
 def a_part_of_a_workgroup(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """hipExtModuleLaunchKernel counts threads: eagerly 4 of a workgroup of 64 run, and in a graph not 4.
 
@@ -578,3 +490,13 @@ def a_part_of_a_workgroup(driver: GraphDriver, gpu: HipCalls) -> Facts:
     facts = {"status": status, "threads": threads()}
     assert facts in ({"status": 1, "threads": 0}, {"status": 0, "threads": 64}), facts
     return facts
+
+
+_ALL: tuple[Scenario, ...] = (
+    identity, capture_without_kernels, capture_with_kernels, node_walk, switched_nodes, arguments, child_graphs,
+    composed_graphs, abandon_active, abandon_invalidated, read_a_dead_capture, abandon_unjoined_fork,
+    give_up_a_lost_stream, abandon_from_another_thread, waiting_beside_a_capture, legacy_stream, copy_kernel,
+    joined_graph, a_part_of_a_workgroup,
+)  # fmt: skip
+SCENARIOS = {function.__name__: function for function in _ALL}
+NEED_KERNELS = {"capture_with_kernels", "node_walk", "switched_nodes", "arguments", "composed_graphs", "a_part_of_a_workgroup"}

@@ -170,7 +170,7 @@ class _StreamRun:
         self.buffers = [gpu.buffer(number) for number in range(program.n_buffers)]
         self.mode = program.seed % 3
 
-    def ask(self, symbol: str, *args: Any) -> None:
+    def ask(self, symbol: str, *args: object) -> None:
         status = self.gpu.status(symbol, *args)
         if status:
             raise Refused(f"{symbol} {status}")

@@ -189,7 +189,7 @@ class NativeSuite:
 BAD = ("died", "failed", "wrong")
 
 
-def _kind(job: Mapping[str, Any], under_preload: bool) -> str:
+def _kind(job: Mapping[str, object], under_preload: bool) -> str:
     if job["kind"] != "streams":
         return str(job["kind"])
     return "streams under the preload library" if under_preload else "streams through the driver"

@@ -36,7 +36,7 @@ _REPORT = "GFXGRAPH_PRELOAD_REPORT"
 _N_STDERR = 500
 
 
-def perform(job: Job) -> dict[str, Any]:
+def perform(job: Job) -> dict[str, object]:
     """Do one job in this process."""
     driver = locate("hip")
     if job["kind"] == "identity":
@@ -51,7 +51,7 @@ def perform(job: Job) -> dict[str, Any]:
     return stream_programs.run(driver, gpu, int(job["name"]), job["how"])
 
 
-def _identity(driver: GraphDriver, job: Job) -> dict[str, Any]:
+def _identity(driver: GraphDriver, job: Job) -> dict[str, object]:
     """Runtime and device, and the kernels compiled for it into the file ``code``."""
     gpu, text = HipCalls(driver), create_string_buffer(8192)
     found = scenarios.SCENARIOS["identity"](driver, gpu)
@@ -104,7 +104,7 @@ def _start(job: Job) -> _Running:
     return _Running(job, pid, out, errors, time.monotonic())
 
 
-def _end(running: _Running, was_killed: bool) -> dict[str, Any]:
+def _end(running: _Running, was_killed: bool) -> dict[str, object]:
     if was_killed:
         os.kill(running.pid, signal.SIGKILL)
     _, status = os.waitpid(running.pid, 0)

@@ -28,6 +28,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,6 +43,7 @@ from gfxgraph.callables.arena import (
     kind_and_line,
     on_stream,
     replay,
+    span,
     written_inputs,
 )
 from gfxgraph.callables.buckets import Bucketed
@@ -54,8 +56,10 @@ from gfxgraph.callables.buffers import (
 from gfxgraph.callables.fast_path import make_fast
 from gfxgraph.callables.signature import (
     MISS,
+    Args,
     Call,
     Fast,
+    Kwargs,
     NotATree,
     RunEagerly,
     flatten,
@@ -226,6 +230,12 @@ class Shared(CapturedCallable):
         """The memory of all signatures' static inputs."""
         self.is_ahead = False
         """Whether buckets are being captured before they are needed."""
+
+    def run_in(self, world: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Run a call as it is captured, where its world is known to hold."""
+        if self.front is None or self.run is self.fn:
+            return self.run(*args, **kwargs)
+        return self.front.run_in(world, args, kwargs)
 
 
 class Captured(CapturedCallable):
@@ -415,7 +425,7 @@ class Captured(CapturedCallable):
         if self.shared.run is not self.shared.fn:
             args, kwargs = for_dynamo(call, self.shared.front)
         with on_stream(stream):
-            result = self.shared.run(*args, **kwargs)
+            result = self.shared.run_in(call.world, args, kwargs)
             if args is not call.args:
                 result = call.given_back(result, args, kwargs)
         returned(call.kwargs, result)
@@ -466,7 +476,8 @@ class Captured(CapturedCallable):
             shown = [str(s)[:200] for s in (self.warm_structure, structure)]
             error = CaptureError("graphed_result_changes", function=self.name, first=shown[0], second=shown[1])
             raise self._stays_eager("the structure of its result changes from call to call", error)
-        if self.mutates and call.aliases:
+        places = sorted(span(t) for t in call.tensors if t.is_cuda and t.numel()) if call.aliases else ()
+        if self.mutates and any(one[1] > other[0] for one, other in pairwise(places)):
             raise self._stays_eager("it writes to arguments that share memory")
         self.capture, self.why_waits = capture, WARM_UP
         self.shared.n_captures += 1
@@ -574,7 +585,7 @@ class Captured(CapturedCallable):
         """
         arena, pool = self.arena, self.pool or self.arena.pool
         before = arena.reserved()
-        run = functools.partial(self.shared.run, *inputs.args, **inputs.kwargs)
+        run = functools.partial(self.shared.run_in, self.world, inputs.args, inputs.kwargs)
         call = run if copy_results is None else lambda: copy_results(run())
         graph, result = capture_graph(arena, call, pool, on_unsafe=self.on_unsafe, account=self.shared.account)
         homes = self.world.homes if self.world is not None else frozenset()

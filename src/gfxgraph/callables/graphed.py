@@ -508,6 +508,8 @@ class Graphed:
             if not self._worlds.enter(call):
                 raise RunEagerly("the function is not traced")
             unfit = self._padding.ahead(call, buckets)
+            if self._front is not None:
+                self._front.is_ahead = True
             for bucketed in buckets:
                 if not self._has_room(arena_of(process.require(), call.device)):
                     break
@@ -526,6 +528,8 @@ class Graphed:
             why = kind_and_line(error)
         finally:
             self._shared.is_ahead = False
+            if self._front is not None:
+                self._front.is_ahead = False
         n_captured = self._shared.n_captures - before
         if why:
             process.require().report("fallback", f"not captured ahead: {why}", self._name)

@@ -13,6 +13,7 @@ Invariant: a graph is replayed only in the world that it was captured in. Source
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
@@ -212,11 +213,13 @@ class Worlds:
         again = self._why_again(call.key, args, kwargs)
         world: World | None = None
         untraceable = ""
+        has_attributes = any(vars(t) for t in call.tensors)
+        kind = None if has_attributes else (zeros_in(call.structure), skeleton(call.structure))
         stream.wait_stream(current)
         try:
             with torch.cuda.stream(stream):
                 try:
-                    result, world = front.trace(args, kwargs)
+                    result, world = front.trace(args, kwargs, kind)
                 except Untraceable as error:  # Dynamo leaves the function to Python
                     untraceable, result = error.args
                     self._untraceable = "" if front.is_too_deep else untraceable
@@ -241,6 +244,8 @@ class Worlds:
             self._eager.count(again or WARM_UP)
             return returned(call.kwargs, result, True)
         world.zeros, world.skeleton = zeros_in(call.structure), skeleton(call.structure)
+        if kind is not None and not world.is_taken and world.why_pieces in ("", NEEDS_GRADIENTS):
+            front.offer(world, args, kwargs, kind)
         self._worlds[call.key] = world
         self._eager.count(world.why_eager or again or WARM_UP)
         returned(call.kwargs, result, True)
@@ -475,8 +480,9 @@ class TracedGraph:
         tensors = [t for t in inputs if isinstance(t, Tensor)]
         host = [t for t in tensors if not t.is_cuda and not t.is_inference()]
         versions, layouts = [t._version for t in host], [tensor_key(t) for t in tensors]
-        with _Draws() as draws:
+        with contextlib.nullcontext() if found.has_run else _Draws() as draws:
             results: tuple[object, ...] = self._graph(*inputs)
+        found.has_run = True
         # A result that lies in an input must be a view of the caller's own tensor: that input is not bound.
         shared = homes_in_use(homes, results)
         found.outside = [i for i in found.outside if i not in shared]
@@ -485,7 +491,7 @@ class TracedGraph:
         has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         made = [t for t in results if isinstance(t, Tensor) and t.requires_grad]
         found.has_gradients, begins = bool(made), any(t.grad_fn is not None for t in made)
-        if draws.of_host:
+        if draws is not None and draws.of_host:
             found.effect = "it draws random numbers on the host"
         elif versions != [t._version for t in host]:
             found.effect = "it writes to a tensor on the host"

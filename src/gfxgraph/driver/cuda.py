@@ -44,7 +44,7 @@ class CudaDriver(GraphDriver):
         return not self.missing & {"while_loop", "copy_kernel"}
 
     def while_loop(self, steps: Sequence[Step], left: int, stream: int) -> WhileExec:
-        return WhileExec(self, stream, steps, left)
+        return WhileExec(self, steps, left, stream)
 
     def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None:
         """End the capture of ``stream``; CUDA resets the stream even when the end is refused.

@@ -184,7 +184,7 @@ class GraphDriver(ABC):
 
     def joined(self, kernel: CopyKernel, graph: int, into: Parts, back: Parts, stream: int) -> JoinedExec:
         """Put copies before and after ``graph`` in one graph exec; `JoinedExec` says what it raises."""
-        return JoinedExec(self, stream, kernel, graph, into, back)
+        return JoinedExec(self, kernel, graph, into, back, stream)
 
     def while_loop(self, steps: Sequence[Step], left: int, stream: int) -> OwnedExec:
         """Put captured steps in a graph exec that runs them in turn; where ``has_while_loop``.

@@ -71,6 +71,10 @@ class Watch:
         self.unwatched = ""
         """The first object for which no watch is known."""
         self._done: set[object] = set()
+        self._told: dict[int, tuple[object, dict[str, Any] | None]] = {}
+        """By identity of an object: the object, and its own dict if that is watched."""
+        self.of_kind: Callable[[Any, str], object] = functools.lru_cache(None)(_of_kind)
+        """What a class holds under a name; it does not change meanwhile."""
 
     def built(self, tensors: Sequence[Tensor], values: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], bool]:
         """Watch from now on: a function that is True if nothing can have changed.
@@ -128,6 +132,11 @@ class Watch:
 
     def told(self, owner: Any) -> dict[str, Any] | None:
         """An object's own dict if it can be watched; None if stores to its attributes would be missed."""
+        if id(owner) not in self._told:
+            self._told[id(owner)] = owner, self._telling(owner)
+        return self._told[id(owner)][1]
+
+    def _telling(self, owner: Any) -> dict[str, Any] | None:
         is_module = isinstance(owner, types.ModuleType)
         if is_users(owner) or isinstance(owner, type | types.FunctionType) or not (is_module or sees_attributes()):
             return None
@@ -166,7 +175,10 @@ class Watch:
 
     def of_class(self, owner: type, name: str) -> None:
         """Watch what a class and its instances find under a name: in all its bases, and in those of its metaclass."""
-        for base in (*owner.__mro__, *type.mro(type(owner))):
+        key = "of class", id(owner), name
+        bases = () if key in self._done else (*owner.__mro__, *type.mro(type(owner)))
+        self._done.add(key)
+        for base in bases:
             if base.__module__ != "builtins":
                 self.watch(dict_of(base), (name,))
 
@@ -225,7 +237,7 @@ class Watch:
             return
         is_plain = is_plain or isinstance(owner, types.ModuleType) or self.is_found_plainly(owner, name)
         own = self.told(owner) if is_plain else None
-        of_kind = inspect.getattr_static(kind, name, NOTHING)
+        of_kind = self.of_kind(kind, name)
         if own is not None and not hasattr(type(of_kind), "__set__"):
             if own.get(name, NOTHING) is value:
                 self.watch(own, (name,))
@@ -312,6 +324,10 @@ def _is_plain(owner: object) -> bool:
     kind = type(owner)
     reads: tuple[object, ...] = (object.__getattribute__, type.__getattribute__)
     return kind.__getattribute__ in reads and not hasattr(kind, "__getattr__")
+
+
+def _of_kind(kind: object, name: str) -> object:
+    return inspect.getattr_static(kind, name, NOTHING)
 
 
 def _place_of(owner: object, name: str, value: object) -> str:

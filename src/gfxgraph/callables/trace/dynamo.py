@@ -32,7 +32,7 @@ import types
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, Self
 
@@ -40,6 +40,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
+from gfxgraph.callables.trace import same_code
 from gfxgraph.callables.trace.corrections import Seen, correct, put
 from gfxgraph.callables.trace.trace_result import (
     BROKEN,
@@ -174,19 +175,14 @@ def _backend(front: Frontend, graph: Any) -> Any:
             local.skipped.append(str(skipped))
         raise
     does_catch = any(catches(each) for each in found.code)
-    front.does_ask_by_name = front.does_ask_by_name or any(map(asks_by_name, found.code))
-    asking = [each for each in found.code if is_of_mappings(each)]
-    front.does_ask_mappings = front.does_ask_mappings or bool(asking)
-    front.does_catch = front.does_catch or any(catches(each) for each in found.code if each not in asking)
+    front.note_code(found.code)
     if found.may_raise and does_catch:
         found.why_eager = found.why_eager or f"it catches what {found.may_raise} of a number may raise"
     with_random_states(graph)
     if local.found is not None:
         local.found.append(found)
     found.names = [front.told(source) for source in found.sources]
-    traced = front.make_call(found)
-    front.graphs.append((found, traced))
-    return traced
+    return front.call_of(found)
 
 
 shielded: list[Any] = []
@@ -330,6 +326,13 @@ def _prepare_dynamo() -> None:
                 torch.library.register_fake(f"aten::{name}", lambda source, *args, **kwargs: torch.empty_like(source))
 
 
+def _bound(code: types.CodeType, names: dict[str, Any], root: Any) -> Callable[..., Any] | None:
+    """Dynamo's code for a root frame, as a function that asks no guards."""
+    if code.co_freevars != root.__code__.co_freevars:
+        return None
+    return types.FunctionType(code, names, "call", None, root.__closure__)
+
+
 def is_compiled(fn: Any) -> bool:
     """True for results of ``torch.compile``."""
     return hasattr(fn, "_torchdynamo_orig_callable") or isinstance(fn, torch_names.OptimizedModule)
@@ -390,6 +393,7 @@ def _exchange(number: int, held: object, handler: Handler) -> None:
 # -- one function ------------------------------------------------------------------------------------------
 
 IDLE = "it launches nothing on the device"
+CHANGES_ITSELF = "it changes what its next call reads"
 MOST_WORLDS = 32
 """Most worlds kept for one function; the least recently used is dropped first."""
 MAX_RAISED = 16
@@ -408,6 +412,9 @@ class _Entry:
 
     guards: Any
     found: list[Found]
+    code: types.CodeType
+    names: dict[str, Any]
+    """The globals that the code and the guards were made with."""
     has_world: bool = False
 
 
@@ -426,11 +433,14 @@ class Frontend:
         self.make_call = make_call
         self.is_dynamic = dynamic
         self._lock = new_lock()
+        self._key = same_code.key_of(self._called, dynamic)
         self.n_traces = 0
         """Number of calls that finished."""
         self.n_raised = 0
         """Number of calls that raised while they were traced."""
         self.seen: Seen = {}
+        self.is_ahead = False
+        """Whether captures follow one another: on Python 3.11 each is a change to what is watched."""
         self.remarks: set[str] = set()
         """What a user has to know of the traces, for ``explain()``."""
         self._given_up: set[types.CodeType] = set()
@@ -455,6 +465,7 @@ class Frontend:
             self.n_traces = self.n_raised = 0
             self.seen.clear()
             self._begin()
+            same_code.forget(self._key)
 
     def _begin(self) -> None:
         self._root = root_of(self.fn)
@@ -490,7 +501,8 @@ class Frontend:
         if frame.f_code is self._root.__code__:
             # torch 2.9 traces a world again where a capture begins: a guard compares what a recorder changes.
             self.n_traces += not (local.is_tracing or local.is_raw)
-            self._entries.append(_Entry(guarded.guard_manager, [found for found, _ in self.graphs[n_before:]]))
+            found = [found for found, _ in self.graphs[n_before:]]
+            self._entries.append(_Entry(guarded.guard_manager, found, guarded.code, frame.f_globals))
         code = {frame.f_code, *(each for found, _ in self.graphs[n_before:] for each in found.code)}
         scope = {"G": frame.f_globals, "L": frame.f_locals}
         if self._inside is None:
@@ -499,22 +511,46 @@ class Frontend:
         self._inside.note(guarded.guard_manager, scope, frozenset(code), replaced)
         self.keeps = self.keeps or self._inside.why_eager
 
+    def note_code(self, code: Iterable[types.CodeType]) -> None:
+        """Note what code that is traced may ask of its arguments."""
+        asking = [each for each in code if is_of_mappings(each)]
+        self.does_ask_by_name = self.does_ask_by_name or any(map(asks_by_name, code))
+        self.does_ask_mappings = self.does_ask_mappings or bool(asking)
+        self.does_catch = self.does_catch or any(catches(each) for each in code if each not in asking)
+
+    def call_of(self, found: Found) -> Callable[..., Any]:
+        """What Dynamo's code calls for an FX graph; its globals, which other instances keep, do not keep that."""
+        traced = self.make_call(found)
+        self.graphs.append((found, traced))
+        alive = weakref.ref(traced)
+        return lambda *inputs: (alive() or found.graph.forward)(*inputs)
+
     # -- ways to run a call ---------------------------------------------------------------------------
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a call in a known world as Dynamo's code, with its graphs as they are: in a capture, say.
+        """Run a call in a known world as Dynamo's code, with its graphs as they are."""
+        return self.run_in(self._taken(args, kwargs), args, kwargs)
+
+    def run_in(self, world: World | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Likewise, in this world, without asking its guards: in a capture, say.
 
         A capture has functions of its own in the place of torch's, which would seem to be changes of the world.
         """
         local.is_raw += 1
         try:
-            return self._run(self._compiled, args, kwargs)
+            return self._run(world.run if world is not None and world.run else self._compiled, args, kwargs)
         finally:
             local.is_raw -= 1
 
     def pieces(self, *args: Any, **kwargs: Any) -> Any:
         """Run the call as Dynamo's code, with each of its graphs captured on its own."""
-        return self._run(self._code(), args, kwargs)
+        taken = self._taken(args, kwargs)
+        return self._run(self._code() if taken is None else taken.run, args, kwargs)
+
+    def _taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> World | None:
+        """The world of this call whose trace was taken from another instance: Dynamo has no code for it."""
+        given = self._given(args, kwargs)
+        return next((each for each in reversed(self.worlds) if each.is_taken and each.holds(given)), None)
 
     def _run(self, code: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -560,7 +596,7 @@ class Frontend:
         given = self._given(args, kwargs)
         if world.has_moved(given):
             return True
-        if not world.unwatched:
+        if not world.unwatched and not self.is_ahead:
             world.rearm(given)
         return False
 
@@ -585,13 +621,19 @@ class Frontend:
         """What was traced for such a call, in one that did not run to its end or was not to be traced."""
         return next((each for each in self._entries if not each.has_world and each.guards.check(given)), None)
 
-    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, World]:
+    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: object = None) -> tuple[Any, World]:
         """Run one call eagerly, and return its world too.
+
+        Args:
+            kind: what Dynamo does not guard of its arguments; if None, no trace of another instance is taken.
 
         Raises:
             Untraceable: after the call has run; ``args[1]`` is its result.
         """
         with self._lock:
+            taken = self._take(args, kwargs, kind) if kind is not None else None
+            if taken is not None:
+                return self._run_taken(taken, args, kwargs), taken
             self.n_traces += 1
             if self.is_too_deep:
                 self.is_too_deep = False
@@ -633,9 +675,8 @@ class Frontend:
                 found = found if new and found else entry.found
                 with contextlib.ExitStack() as changes:
                     _leave_uncollected(changes)
-                    world = self._world(entry.guards, found, broke, args, kwargs)
-                seen = [versions.get(id(t)) for t in world.tensors]
-                world.written = [each[0] for each in seen if each is not None and each[0]._version != each[1]]
+                    world = self._world(entry, found, broke, args, kwargs)
+                world.note_written(versions)
                 world.why_pieces = world.why_pieces or next((each.effect for each in found if each.effect), "")
                 nodes = (node for each in found for node in each.graph.graph.nodes)
                 world.takes_gradients = any(node.target is torch.autograd.grad for node in nodes)
@@ -646,14 +687,69 @@ class Frontend:
             except CHANGED as error:
                 raise Untraceable(f"{OWN}: {type(error).__name__}: {error}", result) from error
 
+    def offer(self, world: World, args: tuple[Any, ...], kwargs: dict[str, Any], kind: object) -> None:
+        """Have other instances of the code take the trace of a world, if it holds nothing of this one alone."""
+        entry = next((each for each in self._entries if each.guards is world.guards), None)
+        is_own = world.asks_guards or world.why_eager or world.takes_gradients or self.keeps
+        if entry is None or world.run is None or is_own:
+            return
+        scope = {**world._names, "L": self._given(args, kwargs)}
+        alive = same_code.compared_by_address(world.guards.root, scope)
+        if alive is None or not same_code.name_of_graph(world.found, entry.code, entry.names):
+            return
+        found = dataclasses.replace(world.found)
+        remarks = frozenset(self.remarks)
+        trace = same_code.SharedTrace(world.guards, entry.names, entry.code, found, remarks, kind, world.facts, alive)
+        same_code.keep(self._key, trace)
+
+    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: object) -> World | None:
+        """The world of a call that Dynamo's code for another instance serves; None if there is none."""
+        given = self._given(args, kwargs)
+        for trace in same_code.known(self._key):
+            if not trace.serves(kind, given):
+                continue
+            found = dataclasses.replace(trace.found, root=self._root.__code__)
+            entry = _Entry(trace.guards, [found], trace.code, trace.names)
+            with contextlib.ExitStack() as changes:
+                _leave_uncollected(changes)
+                world = self._world(entry, [found], [], args, kwargs)
+            if same_code.same_facts(trace.facts, world.facts) and not world.why_eager and not world.why_pieces:
+                self.note_code(found.code)
+                self.remarks |= trace.remarks
+                found.names = [self.told(source) for source in found.sources]
+                graph = {same_code.name_of_graph(found, trace.code, trace.names): self.call_of(found)}
+                world.run = _bound(trace.code, {**trace.names, **graph}, self._root)
+                world.is_taken = True
+                return world
+        return None
+
+    def _run_taken(self, world: World, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call eagerly as another instance's trace; from now on that is a world of this one, too."""
+        before, versions = local.versions, dict[int, tuple[Tensor, int]]()
+        local.versions = versions
+        try:
+            result = self.run_in(world, args, kwargs)
+        finally:
+            local.versions = before
+        world.note_written(versions)
+        given = self._given(args, kwargs)
+        world.why_pieces = world.found.effect or ("" if world.holds(given) else CHANGES_ITSELF)
+        if not world.is_same() and world.has_moved(given):
+            world.rebind(given)
+        elif not world.is_same():
+            world.rearm(given)
+        self.worlds.append(world)
+        del self.worlds[:-MOST_WORLDS]
+        return result
+
     # -- inside ---------------------------------------------------------------------------------------
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         return {"args": args, "kwargs": kwargs, "fn": self._called}
 
-    def _world(self, guards: Any, found: list[Found], broke: list[str], args: Any, kwargs: Any) -> World:
+    def _world(self, entry: _Entry, found: list[Found], broke: list[str], args: Any, kwargs: Any) -> World:
         whole = found[0] if len(found) == 1 and found[0].root is self._root.__code__ else None
-        names = {**guards.closure_vars, "G": self._root.__globals__}
+        names = {**entry.guards.closure_vars, "G": entry.names}
         sources = []
         if whole is not None:
             sources = [
@@ -665,8 +761,10 @@ class Frontend:
         stored = whole.stores if whole is not None else ()
         stores = [(eval(source, {**names, "L": given}), name, value) for source, name, value in stored]
         code = [code for each in found for code in each.code]
-        world = World(guards, names, given, sources, code, stores, whole.replaced if whole is not None else ())
+        replaced = whole.replaced if whole is not None else ()
+        world = World(entry.guards, names, given, sources, code, stores, replaced)
         world.found, world.is_one = whole, whole is not None and not whole.is_broken
+        world.run = _bound(entry.code, entry.names, self._root) if world.is_one else None
         world.why_eager = next((each.why_eager for each in found if each.why_eager), world.why_eager)
         if whole is None:
             reasons = [f"{BROKEN}: {said(why)}" for why in broke]
@@ -676,7 +774,7 @@ class Frontend:
         else:
             world.why_pieces = self.told(whole.why_not_whole) if whole.why_not_whole else ""
         if not world.why_pieces and not world.holds(given):
-            world.why_pieces = "it changes what its next call reads"
+            world.why_pieces = CHANGES_ITSELF
         if world.reads_inside_arguments and not world.why_pieces:
             world.why_pieces = f"it reads {world.reads_inside_arguments.replace('L[', '', 1)} inside an argument"
         return world

@@ -12,7 +12,6 @@ import dataclasses
 import dis
 import enum
 import functools
-import inspect
 import random
 import re
 import types
@@ -68,12 +67,14 @@ class GuardWalk(Watch):
         """Classes of the objects and modules that were read."""
         self.functions: set[types.FunctionType] = set()
         """Functions that were read or called."""
+        self.named: dict[int, str] = {}
+        """By identity of what was read, its source, the first in order: the tree's order changes with failures."""
 
     def walk(self, root: Any) -> None:
         for manager in root.get_child_managers():
             source = manager.get_source()
             if source == "G":  # the root's own globals, which hold what Dynamo put there
-                for inner in _children(manager):
+                for inner in children(manager):
                     self._node(inner, None)
             elif source in ("L['args']", "L['kwargs']"):
                 self._argument(manager)
@@ -83,17 +84,14 @@ class GuardWalk(Watch):
             for part in guard.verbose_code_parts():
                 sources = part.partition("  #")[0].split(" is ")
                 for source in sources if len(sources) == 2 and not _OF_ARGUMENTS.search(part) else ():
-                    self._way(ast.parse(source.strip(), mode="eval").body)
+                    self._way(source.strip())
+        self.named = {id(value): source for source, value in sorted(self._values.items(), reverse=True)}
         self._values.clear()
 
-    def _way(self, node: ast.expr) -> None:
+    def _way(self, to: str) -> None:
         """Watch each step to an object that Dynamo met twice: of the second way it guards that it is the same."""
-        if isinstance(node, ast.Call):
-            for argument in node.args:
-                self._way(argument)
-        elif isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.value, ast.Name):
-            self._way(node.value)
-            parent, source = self._evaluate(ast.unparse(node.value)), ast.unparse(node)
+        for of, source in _steps(to):
+            parent = self._evaluate(of)
             if isinstance(parent, dict | list):
                 self.content(parent)
             else:
@@ -110,7 +108,7 @@ class GuardWalk(Watch):
         value = self._value(manager)
         if isinstance(value, tuple) or dataclasses.is_dataclass(value):
             self.classes.add(type(value))
-        for inner in _children(manager):
+        for inner in children(manager):
             if isinstance(value, Tensor) and _ATTRIBUTE.search(inner.get_source()):
                 self.inside = self.inside or inner.get_source()
             elif isinstance(value, Tensor | types.NoneType) or type(value) in (tuple, list, dict):
@@ -128,10 +126,10 @@ class GuardWalk(Watch):
         """The value at a way's end: from its last step where the rest is known, since compiling costs most."""
         found = _ATTRIBUTE.search(source) or _ITEM.search(source)
         if found and source[: found.start()] in self._values:
-            last = _compiled("_" + source[found.start() :])
+            last = compiled("_" + source[found.start() :])
             value = eval(last, self._scope, {"_": self._values[source[: found.start()]]})
         else:
-            value = eval(_compiled(source), self._scope)
+            value = eval(compiled(source), self._scope)
         self._values[source] = value
         return value
 
@@ -150,9 +148,9 @@ class GuardWalk(Watch):
 
     def _part(self, manager: Any, parent: Any) -> None:
         source = manager.get_source()
-        if parent is not None and not manager.get_leaf_guards() and not any(_children(manager)):
+        if parent is not None and not manager.get_leaf_guards() and not any(children(manager)):
             found = _ATTRIBUTE.search(source)
-            if found and isinstance(inspect.getattr_static(type(parent), found.group(1), None), property):
+            if found and isinstance(self.of_kind(type(parent), found.group(1)), property):
                 return  # Dynamo guards what the property reads instead, and its code may have effects
         value = self._value(manager)
         if parent is not None and parent is not value:
@@ -170,7 +168,7 @@ class GuardWalk(Watch):
             own = dict_of(owner)
             for leaf in _leaves(manager, "DICT_CONTAINS"):
                 self.watch(own, _looked_for(leaf))
-            for inner in _children(manager):
+            for inner in children(manager):
                 found = _ITEM.search(inner.get_source())
                 key = _literal(found.group(1)) if found else None
                 if not isinstance(key, str):
@@ -183,7 +181,7 @@ class GuardWalk(Watch):
             self._itself(value, manager, source)
         elif not is_users(holder):
             self._own_dict(holder, manager)
-        for inner in _children(manager):
+        for inner in children(manager):
             if inner.get_source() == source:
                 self._asked(value, manager, inner)
             self._node(inner, value if holder is None else holder)
@@ -247,6 +245,7 @@ class GuardWalk(Watch):
             self.classes.add(type(value.__self__))
             if isinstance(value.__func__, types.FunctionType):
                 self.functions.add(value.__func__)
+                self._values[source + ".__func__"] = value.__func__
         elif isinstance(value, types.FunctionType):
             self.functions.add(value)
         elif isinstance(value, type):
@@ -311,8 +310,23 @@ class GuardWalk(Watch):
 
 
 @functools.lru_cache(1 << 14)
-def _compiled(source: str) -> types.CodeType:
+def compiled(source: str) -> types.CodeType:
     return compile(source, "<source>", "eval")
+
+
+@functools.lru_cache(1 << 14)
+def _steps(source: str) -> tuple[tuple[str, str], ...]:
+    """The sources of what each step to an object is made from, and of what it leads to."""
+    return tuple(_steps_to(ast.parse(source, mode="eval").body))
+
+
+def _steps_to(node: ast.expr) -> Iterator[tuple[str, str]]:
+    if isinstance(node, ast.Call):
+        for argument in node.args:
+            yield from _steps_to(argument)
+    elif isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.value, ast.Name):
+        yield from _steps_to(node.value)
+        yield ast.unparse(node.value), ast.unparse(node)
 
 
 def _is_field(value: object, source: str) -> bool:
@@ -329,7 +343,7 @@ def _looked_for(leaf: Any) -> set[str] | None:
     return None if None in names else {found.group(1) for found in names if found is not None}
 
 
-def _children(manager: Any) -> Iterator[Any]:
+def children(manager: Any) -> Iterator[Any]:
     if hasattr(manager, "get_key_value_managers"):
         for pair in manager.get_key_value_managers().values():
             yield from (each for each in pair if each is not None)

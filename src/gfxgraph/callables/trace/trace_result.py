@@ -53,6 +53,7 @@ class Found:
     """Sources of external tensors and changing numbers that the frame returns; its graph need not contain them."""
     replaced: list[tuple[str, Any]] = field(default_factory=list)
     """What the frame's code stores: source of an object or a dict, and the attribute or key."""
+    has_run: bool = False
     has_gradients: bool = False
     """Whether a result of the graph's first run needed gradients."""
     effect: str = ""

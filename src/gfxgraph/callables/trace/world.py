@@ -32,7 +32,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gfxgraph.callables.trace.guard_walk import GuardWalk
+from gfxgraph.callables.trace.guard_walk import GuardWalk, compiled
+from gfxgraph.callables.trace.same_code import weakly
 from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, asks_by_name, catches
 from gfxgraph.config import LOOKS_UP_VARIABLES, environment
 from gfxgraph.watching.watch import PACKAGES, Unwatchable, is_other_zero, is_packages, same_tensors
@@ -120,6 +121,25 @@ class Granted:
         if LOOKS_UP_VARIABLES in code and self._environment is None:
             self._environment = environment(), dict(environment())
 
+    def facts(self, watch: GuardWalk) -> dict[Any, Any]:
+        """All of it, where objects have the names of a walk over their guards: comparable with another instance's."""
+        name: Callable[[object], object] = lambda value: watch.named.get(id(value), id(value))  # noqa: E731
+        facts: dict[Any, Any] = {("class", id(kind)): kind for kind in watch.classes}
+        for each in watch.functions:
+            classes = tuple(cell.cell_contents if _holds_class(cell) else None for cell in each.__closure__ or ())
+            given = each.__code__, each.__defaults__, tuple((each.__kwdefaults__ or {}).items()), classes
+            facts["function", name(each)] = each.__globals__, weakly(given)
+        own = {id(each) for each in (*watch.functions, *_cells_of_classes(watch.functions))}
+        facts |= {
+            ("owned", id(owner), key): (owner, value) for owner, key, value in self._owned if id(owner) not in own
+        }
+        facts |= {("kind", name(each)): kind for each, kind in self._kinds}
+        facts |= {("keys", name(each)): weakly(tuple(keys)) for each, keys in self._keys}
+        facts |= {("absent", name(each)): absent for each, absent in self._absent}
+        facts |= {("zero", name(each), key): value for each, key, value in self._zeros}
+        environment = self._environment and frozenset(self._environment[1].items())
+        return {**facts, "process": (weakly(tuple(self._hooks or ())), self._registered, environment)}
+
     def _take_absent(self, watch: GuardWalk, code: Sequence[types.CodeType], does_catch: bool) -> None:
         """Record what is absent: Dynamo guards that in objects and classes, not in bases nor where an error is
         caught.
@@ -135,7 +155,9 @@ class Granted:
             asks_in_vain = getattr(kind, "__getattr__", nn.Module.__getattr__) is not nn.Module.__getattr__
             if (does_catch or asks_in_vain) and hasattr(owner, "__dict__"):
                 holders.append(owner)
-                holders += (owner._parameters, owner._buffers, owner._modules) if isinstance(owner, nn.Module) else ()
+                for table in ("_parameters", "_buffers", "_modules") if isinstance(owner, nn.Module) else ():
+                    holders.append(getattr(owner, table))
+                    watch.named.setdefault(id(holders[-1]), f"{watch.named.get(id(owner))}.{table}")
         self._absent += [(each, names.difference(_names_in(each))) for each in holders]
 
     def have_watched(self, watch: GuardWalk) -> None:
@@ -217,7 +239,7 @@ class World:
         self._names = dict(names)
         self._fn = given["fn"]
         self._replaced = owners_of(replaced, {**names, "L": given})
-        self._sources = [(compile(source, "<source>", "eval"), source) for source in sources]
+        self._sources = [(compiled(source), source) for source in sources]
         self.why_pieces = ""
         self.takes_gradients = False
         """Whether ``autograd.grad`` is in its graphs."""
@@ -229,6 +251,10 @@ class World:
         """What Dynamo found for it, if it is one graph (``found.Found``)."""
         self.is_one = False
         """Whether its frame is one FX graph, whatever else its code does."""
+        self.run: Any = None
+        """Dynamo's code for it, where that is one FX graph; it asks no guards."""
+        self.is_taken = False
+        """Whether another instance's trace made it (same_code.py)."""
         self.why_eager = ""
         """Why even its pieces cannot be captured; "" if they can."""
         self.written: list[Tensor] = []
@@ -251,6 +277,8 @@ class World:
         self.does_catch = any(catches(each) for each in self.code)
         """Whether the code may continue after an error."""
         self._granted = Granted()
+        self.facts: Mapping[Any, Any] = {}
+        """What Dynamo assumes without a guard, but for the objects' identity (same_code.py)."""
         self._find_tensors(given)
         self.rearm(given)
 
@@ -331,6 +359,11 @@ class World:
         self.homes = frozenset(t.untyped_storage().data_ptr() for t in self._device)
         """Addresses of the storages of all external tensors that it reads."""
 
+    def note_written(self, versions: Mapping[int, tuple[Tensor, int]]) -> None:
+        """Note to which external tensors a run wrote, from what they were before: by id, with their versions."""
+        seen = [versions.get(id(t)) for t in self.tensors]
+        self.written = [each[0] for each in seen if each is not None and each[0]._version != each[1]]
+
     @property
     def written_homes(self) -> frozenset[int]:
         """Those of `homes` that the function writes to."""
@@ -353,6 +386,7 @@ class World:
         self.reads_inside_arguments = watch.inside
         self._granted = Granted()
         self._granted.take(watch, self.code, self._replaced)
+        self.facts = self._granted.facts(watch)
         self.why_eager = self.why_eager or self._granted.why_eager
         try:
             self._granted.have_watched(watch)
@@ -386,6 +420,7 @@ def _granted(
     classes in closures, and the defaults and the code of every function.
     """
     named = {name for each in code for name in each.co_names}
+    ran = {each.co_name for each in code}
     called = set(functions)
     cells = _cells_of_classes(functions)
     yield from ((cell, "cell_contents", cell.cell_contents) for cell in cells)
@@ -394,7 +429,10 @@ def _granted(
             continue
         if _is_programs(kind):
             yield kind, "__mro__", kind.__mro__
-        for name in {name for base in (*kind.__mro__, *type.mro(type(kind))[:-2]) for name in vars(base)}:
+        bases = (*kind.__mro__, *type.mro(type(kind))[:-2])
+        for name in {
+            key for each in bases for key, held in vars(each).items() if key in named or _code_name(held) in ran
+        }:
             value = inspect.getattr_static(kind, name, None)
             function = getattr(value, "__func__", value)
             if isinstance(function, types.FunctionType):
@@ -408,6 +446,10 @@ def _granted(
             continue  # nobody changes the defaults of a library's function
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             yield function, name, getattr(function, name)
+
+
+def _code_name(value: object) -> str:
+    return getattr(getattr(getattr(value, "__func__", value), "__code__", None), "co_name", "")
 
 
 def owners_of(replaced: Iterable[tuple[str, Any]], names: Mapping[str, Any]) -> frozenset[tuple[int, Any]]:

@@ -1,0 +1,161 @@
+"""Traces that other instances of the same code take: modules of one class, closures of one function.
+
+Problem: a trace costs seconds, and a program makes many objects whose code is one: models in a list, a closure for
+each request. Idea: Dynamo's code reads what differs (weights, cells) where its guards say, so it serves each object
+for which the guards hold. What Dynamo does not guard (world.Granted) is noted as facts that do not name the object,
+and must be alike.
+
+Invariants: what a guard compares by its address is alive, or the trace is not taken; and no object that was traced is
+kept alive here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import types
+import weakref
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import torch
+
+from gfxgraph.callables.trace.guard_walk import children, compiled
+from gfxgraph.callables.trace.trace_result import Found
+from gfxgraph.core.locks import new_lock
+
+MOST_CODES = 64
+"""Functions and classes whose traces are kept; the least recently used are dropped first."""
+MOST_TRACES = 8
+"""Most traces kept of each; likewise."""
+_BY_ADDRESS = ("ID_MATCH", "TYPE_MATCH", "TENSOR_MATCH")
+"""Guards on an object's address, or on that of its class."""
+_CONSTANTS = (bool, int, float, complex, str, bytes, types.NoneType)
+_LASTING = (*_CONSTANTS, type, types.CodeType, types.EllipsisType, torch.dtype, torch.device, torch.layout)
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedTrace:
+    """One trace: Dynamo's guards and code, with the globals of both."""
+
+    guards: Any
+    names: dict[str, object]
+    code: types.CodeType
+    found: Found
+    remarks: frozenset[str]
+    kind: object
+    """What Dynamo does not guard of the call's arguments."""
+    facts: Mapping[object, object]
+    alive: tuple[object, ...]
+    """What guards compare by address, as far as it may die by weak references."""
+
+    def serves(self, kind: object, given: dict[str, object]) -> bool:
+        """Whether Dynamo's code may run such a call, as far as its guards tell."""
+        is_alive = all(type(each) is not weakref.ref or each() is not None for each in self.alive)
+        return is_alive and alike(self.kind, kind) and bool(self.guards.check(given))
+
+
+_traces: OrderedDict[Hashable, list[SharedTrace]] = OrderedDict()
+_lock = new_lock()
+
+
+def key_of(fn: object, is_dynamic: bool) -> Hashable:
+    """What instances of the same code have in common; objects that share it by chance differ for guards."""
+    code = getattr(getattr(fn, "__func__", fn), "__code__", None)
+    return id(code), type(getattr(fn, "__self__", fn)), is_dynamic
+
+
+def known(key: Hashable) -> list[SharedTrace]:
+    """Traces of that code, the last first."""
+    with _lock:
+        return _traces.get(key, [])[::-1]
+
+
+def keep(key: Hashable, trace: SharedTrace) -> None:
+    """Have other instances take it."""
+    with _lock:
+        if not _traces:
+            atexit.register(_traces.clear)  # while torch still has what it needs to let go of them
+        _traces[key] = [*_traces.pop(key, []), trace][-MOST_TRACES:]
+        while len(_traces) > MOST_CODES:
+            _traces.popitem(last=False)
+
+
+def forget(key: Hashable) -> None:
+    """Drop the traces of that code."""
+    with _lock:
+        _traces.pop(key, None)
+
+
+def name_of_graph(found: Found, code: types.CodeType, names: Mapping[str, Any]) -> str:
+    """The global by which Dynamo's code calls its FX graph; "" if either may hold an object of that instance."""
+    for part in (each for each in found.graph.modules() if isinstance(each, torch.fx.GraphModule)):
+        for node in part.graph.nodes:
+            held = getattr(part, node.target, None) if node.op == "get_attr" else None
+            is_own = node.op == "get_attr" and not isinstance(held, torch.fx.GraphModule)
+            if is_own or node.op == "call_module" or _is_programs(node.target) or "triton" in str(node.target):
+                return ""
+    called = [name for name in code.co_names if name.startswith("__compiled_fn")]
+    held = [names[name] for name in code.co_names if name in names and name not in called]
+    are_shared = all(isinstance(each, (types.ModuleType, types.BuiltinFunctionType, type)) for each in held)
+    return called[0] if len(called) == 1 and are_shared and all(map(_is_constant, code.co_consts)) else ""
+
+
+def _is_constant(value: object) -> bool:
+    return all(map(_is_constant, value)) if isinstance(value, tuple) else isinstance(value, _LASTING)
+
+
+def _is_programs(target: object) -> bool:
+    of = target if isinstance(target, types.FunctionType) else type(target)
+    return of.__module__.partition(".")[0] not in ("builtins", "torch")
+
+
+def compared_by_address(root: Any, scope: dict[str, object]) -> tuple[object, ...] | None:
+    """What guards compare by address, as `SharedTrace.alive`; None if some of it could only be kept alive."""
+    found: list[object] = []
+    todo = [root]
+    while todo:
+        manager = todo.pop()
+        todo += children(manager)
+        kinds = {type(leaf).__name__ for leaf in manager.get_leaf_guards()}.intersection(_BY_ADDRESS)
+        if not kinds:
+            continue
+        try:
+            value = eval(compiled(manager.get_source()), scope)
+        except Exception:  # noqa: BLE001  an attribute's own code may raise anything
+            return None
+        found += (weakly(value) if "ID_MATCH" in kinds else None, weakref.ref(type(value)))
+    return None if _UNKNOWN in found else tuple(found)
+
+
+def weakly(value: object) -> object:
+    """A fact that keeps no object of an instance alive; what is inside tuples likewise."""
+    if isinstance(value, tuple):
+        return tuple(map(weakly, value))
+    if isinstance(value, (*_LASTING, frozenset)):
+        return value
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return _UNKNOWN
+
+
+_UNKNOWN = object()
+"""Stands for what cannot be referred to weakly: alike to nothing, not to itself."""
+
+
+def same_facts(one: Mapping[object, object], other: Mapping[object, object]) -> bool:
+    """Whether all facts of one instance are those of another."""
+    return one.keys() == other.keys() and all(alike(each, other[key]) for key, each in one.items())
+
+
+def alike(one: object, other: object) -> bool:
+    """Whether a fact is also that of another instance."""
+    if type(one) is not type(other) or one is _UNKNOWN:
+        return False
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, frozenset):
+        return one == other and all(type(each) in (str, bytes) for each in one)
+    return one is other or isinstance(one, (*_CONSTANTS, torch.device)) and repr(one) == repr(other)

@@ -19,6 +19,7 @@ Source: decision 0111; torch._dynamo (2.9 to 2.13) for its interfaces.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import gc
@@ -697,7 +698,7 @@ class Frontend:
         alive = same_code.compared_by_address(world.guards.root, scope)
         if alive is None or not same_code.name_of_graph(world.found, entry.code, entry.names):
             return
-        found = dataclasses.replace(world.found)
+        found = copy.copy(world.found)
         remarks = frozenset(self.remarks)
         trace = same_code.SharedTrace(world.guards, entry.names, entry.code, found, remarks, kind, world.facts, alive)
         same_code.keep(self._key, trace)

@@ -480,7 +480,7 @@ def test_the_last_line_of_a_run_tells_of_reloads(platform, tmp_path):
     """In a process of its own, as a user runs it."""
     script = tmp_path / "reloads.py"
     script.write_text(RELOADS, encoding="utf-8")
-    simulated = [f"--simulate={platform}"] if platform != "gpu" else []
+    simulated = [f"--simulate={platform}" if platform != "gpu" else "--allow-cuda"]
     line = [sys.executable, "-m", "gfxgraph", "run", *simulated, script]
     environment = {**os.environ, "GFXGRAPH_LANG": "en"}
     done = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=300)

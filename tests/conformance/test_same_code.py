@@ -260,8 +260,8 @@ class Recurrent(nn.Module):
         return self.attention(x, x, x)[0][0]
 
 
-def recurrent():
-    return [_made(Recurrent, *each) for each in ((True, 2), (True, 2), (False, 2), (True, 4))]
+def recurrent():  # in training, which alone has a backward on a GPU
+    return [_made(Recurrent, *each).train() for each in ((True, 2), (True, 2), (False, 2), (True, 4))]
 
 
 def parametrized():

@@ -41,8 +41,8 @@ class CudaMachine(HipCalls):
         self.functions: dict[str, int] = {}
         self.hip.hipGetLastError = self.hip.cudaGetLastError
 
-    def __call__(self, symbol: str, *args: Any, expect: int = 0) -> int:
-        return super().__call__(symbol.replace("hip", "cuda", 1), *args, expect=expect)
+    def __call__(self, symbol: str, *args: Any) -> None:
+        super().__call__(symbol.replace("hip", "cuda", 1), *args)
 
     def status(self, symbol: str, *args: Any) -> int:
         return super().status(symbol.replace("hip", "cuda", 1), *args)

@@ -340,7 +340,7 @@ def attention(step: JudgedOperation) -> Why | None:
     if all((v.place or 0) < v.ndim - 2 and v.also is None for v in step.carrying()):
         return None
     given = [step[name] for name in ("query", "key", "value")]
-    mask = step["attn_mask"]
+    mask, step.needs_last = step["attn_mask"], True  # zero times a padding that is no number is no number
     if None in given or any(v.place != v.ndim - 2 or v.each * v.blocks != 1 for v in given):
         return Why.MIXES
     if mask is None:

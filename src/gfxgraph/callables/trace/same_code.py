@@ -7,6 +7,8 @@ and must be alike.
 
 Invariants: what a guard compares by its address is alive, or the trace is not taken; and no object that was traced is
 kept alive here.
+
+Source: decision 0345; tests/conformance/test_same_code.py.
 """
 
 from __future__ import annotations

@@ -712,9 +712,12 @@ class Frontend:
                 continue
             found = dataclasses.replace(trace.found, root=self._root.__code__)
             entry = _Entry(trace.guards, [found], trace.code, trace.names)
-            with contextlib.ExitStack() as changes:
-                _leave_uncollected(changes)
-                world = self._world(entry, [found], [], args, kwargs)
+            try:
+                with contextlib.ExitStack() as changes:
+                    _leave_uncollected(changes)
+                    world = self._world(entry, [found], [], args, kwargs)
+            except CHANGED:  # it lacks something that the trace read
+                continue
             if same_code.same_facts(trace.facts, world.facts) and not world.why_eager and not world.why_pieces:
                 self.note_code(found.code)
                 self.remarks |= trace.remarks

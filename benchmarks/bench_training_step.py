@@ -5,9 +5,10 @@
 
 For each module: eager, ``gfxgraph.graphed``, ``torch.cuda.make_graphed_callables``; microseconds of CPU of the whole
 process (``time.process_time``: autograd runs a backward in a thread of its own), the median of the repeats. The ways
-are measured in turn within each repeat. ``--parts`` prints what the parts of a graphed step cost, each in a loop of
-its own; ``--simulate`` runs in the simulator, whose operations are Python: there a launch of a graph executes nothing
-while it is timed, so that what is left is ours and torch's.
+are measured in turn within each repeat. ``--parts`` prints what a step does in Python and how often it allocates (of
+the forward alone, where a backward runs in a thread of its own), and what the parts of a graphed step cost, each in a
+loop of its own; ``--simulate`` runs in the simulator, whose operations are Python: there a launch of a graph executes
+nothing while it is timed, so that what is left is ours and torch's.
 """
 
 from __future__ import annotations
@@ -154,6 +155,25 @@ def profile(step):
     stats.sort_stats("tottime").print_stats(25)
 
 
+def counted(step):
+    """What one step does in Python: frames of ours, calls of C from anywhere, allocations on the device."""
+    found = Counter()
+
+    def note(frame, event, function):
+        file = frame.f_code.co_filename
+        found["frames of ours"] += event == "call" and ("/gfxgraph/" in file or file == "<gfxgraph fast path>")
+        found["calls of C"] += event == "c_call"
+
+    allocated = lambda: torch.cuda.memory_stats()["allocation.all.allocated"]  # noqa: E731
+    before = allocated()
+    sys.setprofile(note)
+    try:
+        step()
+    finally:
+        sys.setprofile(None)
+    return dict(found) | {"allocations": allocated() - before}
+
+
 def parts(graphed, batch, reps):
     """What the parts of a graphed step cost, in microseconds, each timed in a loop of its own."""
     from gfxgraph.callables.graphed import Graphed
@@ -167,7 +187,7 @@ def parts(graphed, batch, reps):
     seed = torch.ones_like(out)
     node = out.grad_fn
     before, results = pair.run_forward(given)
-    saved = [given[k] for k in pair.saved]
+    saved = [t for t, is_saved in zip(given, pair.is_saved) if is_saved]
     grads = [torch.ones_like(t) for t in results]
     has_run = lambda: pair.run_backward(before, saved, grads)  # noqa: E731
 
@@ -182,10 +202,10 @@ def parts(graphed, batch, reps):
         "forward: fast path": lambda: worlds.fast((x,), {}),
         "forward: autograd's function": lambda: gradients._apply(pair, *given),
         "forward: inside it": lambda: pair.run_forward(given),
-        "forward: fill": lambda: pair._fill(given),
+        "forward: fill": lambda: pair._run._into(pair._moved(given)),
         "forward: allocate": pair._run._allocate,
         "backward: inside it": has_run,
-        "backward: run": lambda: pair.backwards[pair._all](grads, pair._on_this_stream(), True),
+        "backward: run": lambda: pair._whole(grads, True),
         "copy_ of one": lambda: seed.copy_(out.detach()),
         "saved tensors": lambda: node.saved_tensors,
     }
@@ -221,6 +241,9 @@ def main():
             if asked.profile:
                 profile(found[asked.profile])
             if asked.parts:
+                for way, each in found.items():
+                    each.call.zero_grad()
+                    print(f"  {way:32} {counted(each)}", flush=True)
                 parts(graphed, MODULES[name][1], asked.reps)
         rows[name] = {way: {"us": round(statistics.median(each), 1), "all": each} for way, each in times.items()}
         rows[name]["stats"] = {"replays": stats["replays"], "eager": stats["eager"], "pieces": stats["pieces"]}

@@ -55,10 +55,10 @@ from gfxgraph.process.health import health_check as health_check
 from gfxgraph.process.health import reset_stats as reset_stats
 from gfxgraph.process.health import stats as stats
 from gfxgraph.reporting.dump import dump as dump
-from gfxgraph.reporting.inspect import inspect as inspect
-from gfxgraph.reporting.memory_use import memory_report as memory_report
 from gfxgraph.reporting.page import write_report as write_report
 from gfxgraph.reporting.profile import profile as profile
+from gfxgraph.reporting.reading import inspect as inspect
+from gfxgraph.reporting.reading import memory_report as memory_report
 from gfxgraph.startup.activation import activate_from_environment as activate_from_environment
 from gfxgraph.startup.activation import disable as disable
 from gfxgraph.startup.activation import enable as enable

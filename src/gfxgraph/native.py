@@ -14,6 +14,7 @@ from typing import Any
 from gfxgraph import _native, config, files
 from gfxgraph._native import State, state
 from gfxgraph.diagnostics import statuses
+from gfxgraph.driver.table import split_version
 from gfxgraph.errors import GfxGraphError
 
 __all__ = [
@@ -191,13 +192,6 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
 
 
-def _version(runtime: str, number: int) -> tuple[int, ...]:
-    """HIP packs 7.2.26015 as 70226015, CUDA 13.0 as 13000."""
-    if runtime == "cuda":
-        return (number // 1000, number % 1000 // 10)
-    return (number // 10_000_000, number // 100_000 % 100, number % 100_000)
-
-
 _NUMBERS = "pid runtime_version captures captures_failed captured_nodes rebuilds set_aside made_again"
 _KINDS = {
     **dict.fromkeys(("library", "runtime"), str),
@@ -235,5 +229,5 @@ def read_report(path: Path) -> Report | None:
     if not _is_like(told, _KINDS):
         raise ValueError("it is not a report of the preload library")
     seen: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
-    seen["version"] = _version(seen["runtime"], seen["runtime_version"])
+    seen["version"] = split_version(seen["runtime"], seen["runtime_version"])
     return Report(**{name: seen[name] for name in Report.__match_args__ if name in seen})

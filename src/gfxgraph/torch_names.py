@@ -300,11 +300,8 @@ OF_FUNCTORCH = "torch._functorch."
 OF_C = "torch._C"
 OF_FUNCTIONS = "torch._C._VariableFunctions"
 DYNAMO = "torch._dynamo"
-CALLED_BY_PROGRAMS = tuple(
-    f"torch.{name}"
-    for name in """_higher_order_ops _tensor autograd distributed distributions func functional nn optim
-    utils.checkpoint""".split()
-)
+_PROGRAMS = "_higher_order_ops _tensor autograd distributed distributions func functional nn optim utils.checkpoint"
+CALLED_BY_PROGRAMS = tuple(f"torch.{name}" for name in _PROGRAMS.split())
 """Modules of torch's Python whose functions run as part of a program's; the others, we and its compiler call."""
 """How the modules of frames, modes and functions are called that are torch's and not the program's."""
 OF_DYNAMO = "torch._dynamo.convert_frame", "torch._dynamo.utils"

@@ -9,8 +9,7 @@ installs nothing. ARCHITECTURE.md is its map. Numbers come from torch's CPU kern
 
     installation.py       installs the simulated card in torch, and removes it
     card.py               the simulator object: one card, its memory, its runtime
-    torch_device.py       makes torch's C++ believe in a "cuda" device
-    stream_guard.py       the guard of torch 2.9, which ships none that remembers streams
+    torch_device.py       makes torch's C++ believe in a "cuda" device; a guard of streams for torch 2.9
     torch_names.py        functions of ``torch._C`` that a CUDA build has
     torch_classes.py      bases for torch's streams, events, pools and CUDAGraph
     profiles.py           how a runtime behaves, by version (profiles/)
@@ -28,8 +27,7 @@ installs nothing. ARCHITECTURE.md is its map. Numbers come from torch's CPU kern
     special_kernels.py    factories, copies between devices, storages
     cuda_only_kernels.py  calls that CPU kernels refuse; recurrent cells
     process_group.py      torch.distributed, by the CPU's backend
-    driver.py             the GraphDriver of the simulated card
-    copy_kernel.py        its copying kernel
+    driver.py             the GraphDriver of the simulated card, and its copying kernel
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 from gfxgraph.driver.graphs import MODE_THREAD_LOCAL, GraphDriver
 from gfxgraph.driver.params import KernelParams, Layout
+from gfxgraph.driver.small_copies import MOST, Arguments
 from gfxgraph.errors import DriverError
 from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
 from gfxgraph_simulator import codes
 from gfxgraph_simulator.card import Simulator
-from gfxgraph_simulator.copy_kernel import SimulatedCopyKernel, SimulatedCopyNode
 from gfxgraph_simulator.graph_nodes import ChildNode, Graph, GraphExec, RecordedNode
 from gfxgraph_simulator.profiles import MODES
 from gfxgraph_simulator.runtime import CallRefused, Stream
@@ -33,13 +33,10 @@ class SimDriver(GraphDriver):
     def __init__(self, sim: Simulator) -> None:
         self._sim = sim
         self._device = sim.device
-        self.version = self._split_version()
+        self.version = sim.profile.version
         self.missing = frozenset()
         # Keeps graphs and graph execs made here alive until they are destroyed.
         self._made: dict[int, Graph | GraphExec] = {}
-
-    def _split_version(self) -> tuple[int, ...]:
-        return self._sim.profile.version
 
     def capture_info(self, stream: int) -> CaptureInfo:
         found = self._stream(stream)
@@ -247,3 +244,85 @@ def _on_card(sim: Simulator, node: RecordedNode) -> list[tuple[Any, Any]]:
         for container, key in node.slots()
         if not container[key].numel() or container[key].data_ptr() in sim.arena
     ]
+
+
+# -- its copying kernel ----------------------------------------------------------------------------------------
+
+
+class SimulatedCopyNode(RecordedNode):
+    """The copy kernel in a graph; changed words take effect only when applied."""
+
+    def __init__(
+        self, driver: SimDriver, parts: Sequence[tuple[int, int, int]], parents: tuple[RecordedNode, ...]
+    ) -> None:
+        super().__init__(NodeKind.KERNEL, "gfxgraph_copy", _run_copies, parents=parents)
+        self._driver = driver
+        self._made = SimulatedCopies(driver, parts, 0)
+        self.words = self._made.words
+        self._applied = list(self.words)
+
+    def apply(self) -> int:
+        try:
+            self._driver._device.check_below("exec_params")
+        except CallRefused as refused:
+            if refused.code == codes.INVALID_CONTEXT:
+                raise SystemError("a node is changed in a thread without a context: CUDA dies of that") from None
+            return refused.code
+        self._applied = list(self.words)
+        return 0
+
+    @property
+    def node(self) -> int:
+        return self.handle
+
+    def belongs_to(self, driver: SimDriver, graph_exec: int) -> None:
+        """A node has one exec here, as one that ``JoinedExec`` adds has."""
+
+    def copies(self) -> None:
+        if not self._made.copy(self._applied):
+            raise IndexError("the copying kernel leaves the card")
+
+
+def _run_copies(node: RecordedNode, _: object) -> None:
+    assert isinstance(node, SimulatedCopyNode)
+    node.copies()
+
+
+class SimulatedCopyKernel:
+    def __init__(self, driver: SimDriver) -> None:
+        self._driver = driver
+
+    def prepare(self, parts: Sequence[tuple[int, int, int]], stream: int) -> SimulatedCopies:
+        return SimulatedCopies(self._driver, parts, stream)
+
+
+class SimulatedCopies:
+    """A launch of the copy kernel; launching it in a capture is not modelled and is refused."""
+
+    def __init__(self, driver: SimDriver, parts: Sequence[tuple[int, int, int]], stream: int) -> None:
+        self._driver, self._stream = driver, stream
+        self.words = Arguments(parts).words
+        self._n = len(parts)
+
+    def on(self, stream: int) -> None:
+        self._stream = stream
+
+    def launch(self) -> int:
+        driver = self._driver
+        try:
+            driver._device.check_below("copy_kernel")
+        except CallRefused as refused:
+            return refused.code
+        if driver._stream(self._stream).capture is not None:
+            return codes.INVALID_VALUE
+        return 0 if self.copy(self.words) else codes.INVALID_VALUE
+
+    def copy(self, words: Any) -> bool:
+        """Do the copies in ``words``; False if an address is not on the card."""
+        arena = self._driver._sim.arena
+        for i in range(self._n):
+            to, source, nbytes = words[MOST + i], words[i], words[2 * MOST + i]
+            if to not in arena or source not in arena:
+                return False
+            ctypes.memmove(to, source, nbytes)
+        return True

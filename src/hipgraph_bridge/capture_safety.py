@@ -29,7 +29,7 @@ def capture_lock() -> Iterator[None]:
     try:
         yield
     finally:
-        turns.give(turn)
+        turns.end_turn(turn)
 
 
 def replay_lock() -> AbstractContextManager[None]:
@@ -45,12 +45,12 @@ def acquire_capture_lock() -> None:
 def release_capture_lock() -> None:
     """End what ``acquire_capture_lock`` began, in whichever thread."""
     if _held:
-        turns.give(_held.pop())
+        turns.end_turn(_held.pop())
 
 
 def _begin() -> turns.Turn:
     turn = turns.Turn()
-    turns.take(turn)
+    turns.begin_turn(turn)
     return turn
 
 

@@ -57,7 +57,7 @@ def of_way(text, pattern):
 def views(drive):
     """Calls by way, as each view has them."""
     stats = gfxgraph.stats()
-    line = run_line.told(0, [stats], False, False)["line"]
+    line = run_line.summary(0, [stats], False, False)["line"]
     text = re.search(r'<script id="data" type="application/json">(.*?)</script>', page.html([table_of(stats)]), re.S)[
         1
     ]
@@ -143,7 +143,7 @@ def test_a_replay_that_raises(drive):
     drive(replay)
     assert agreed(drive) == {"by_graph": 0, "in_pieces": 2, "eager": 0, "raised": 1}
     assert gfxgraph.stats()["replay_count"] == 2
-    line = run_line.told(0, [gfxgraph.stats()], False, False)["line"]
+    line = run_line.summary(0, [gfxgraph.stats()], False, False)["line"]
     assert re.search(rf"; 1 GuardMismatch at {re.escape(__file__)}:\d+", line)
 
 
@@ -251,7 +251,7 @@ def test_nothing_to_do_only_where_that_is_so(drive):
 
     def line(**changes):
         stats = {"calls": calls.summed([fine | changes]), "events": []}
-        return run_line.told(0, [stats], False, False)["line"]
+        return run_line.summary(0, [stats], False, False)["line"]
 
     assert line().endswith("3 of 4 calls by graph (75 %), 1 eager: warm-up (1); nothing to do")
     for changes in ({"eager": {"why": 2}}, {"raised": {"KeyError": 1}}, {"in_pieces": {"why": 1}}, {"slow": {"w": 2}},

@@ -115,6 +115,62 @@ def test_other_parameters_are_read(cuda):
     assert total("variants") == 2 and total("replays") == 6, shown()
 
 
+class Layer(nn.Module):
+    """A layer with parameters, a buffer, and a cache that it writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.register_buffer("scale", torch.rand(8) + 0.5)
+        self.register_buffer("seen", torch.zeros(4, 8))
+
+    def forward(self, x):
+        if not torch.is_grad_enabled():
+            self.seen.add_(x)
+        return x + self.inner(x).tanh() * self.scale + self.seen
+
+
+def layers(n):
+    """So many layers, and the same compiled one by one: all run through one compiled region."""
+    theirs = nn.Sequential(*[Layer() for _ in range(n)]).cuda()
+    ours = copy.deepcopy(theirs)
+    for layer in ours:
+        layer.compile(mode="reduce-overhead")
+    return ours, theirs
+
+
+def test_layers_compiled_one_by_one_are_read_in_place(cuda):
+    """However many share a region: nothing but the step's argument is copied, and what changes is seen."""
+    ours, theirs = layers(10)
+    with torch.no_grad():
+        for turn in range(6):
+            x = torch.randn(4, 8, device="cuda")
+            assert torch.allclose(ours(x), theirs(x), atol=1e-4), turn
+            assert all(torch.allclose(a.seen, b.seen, atol=1e-4) for a, b in zip(ours, theirs))
+            for model in (ours, theirs):
+                model[3].inner.weight.mul_(1.1)
+            if turn == 3:
+                changed = nn.Linear(8, 8).cuda()
+                for model in (ours, theirs):
+                    model[2].inner = copy.deepcopy(changed)
+    (region,) = [each for each in regions() if each.stats()["replays"]]
+    found = region.stats()
+    assert found["variants"] == 10 and found["replays"] >= 30 and sum(found["eager"].values()) <= 12, shown()
+    assert all(len(variant.moving) == 1 for variant in region._variants.values()), shown()
+
+
+def test_layers_compiled_one_by_one_are_trained(cuda):
+    """Their gradients are eager's."""
+    ours, theirs = layers(6)
+    for turn in range(5):
+        x = torch.randn(4, 8, device="cuda")
+        for model in (ours, theirs):
+            model.zero_grad()
+            model(x).square().sum().backward()
+        for p, q in zip(ours.parameters(), theirs.parameters()):
+            assert torch.allclose(p.grad, q.grad, rtol=1e-3, atol=1e-4), turn
+
+
 def test_written_inputs_are_the_callers_own(cuda):
     """What the function writes to is written where it lies; with a new address each time it runs eagerly."""
 

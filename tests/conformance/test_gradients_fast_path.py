@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gfxgraph
 from gfxgraph.callables.graphed import Graphed
+from gfxgraph.callables.training import gradients as gradients_room
 
 
 class Averaging(nn.Module):
@@ -292,3 +293,38 @@ def test_what_only_may_draw_is_differentiated_twice(platform):
     (again,) = torch.autograd.grad(grad.sum(), weight)
     torch.testing.assert_close(again, 8 * x.square().sum(0))
     assert graphed.stats()["replays"] >= 3
+    assert all(each._pair._run.draws is False for each in graphed._worlds.with_gradients)
+
+
+def test_gradients_are_arguments_of_another_graph(platform):
+    """A graphed function may write to gradients that lie in one allocation, but not to views of the same elements."""
+    graphed, module, eager = pair("norm")
+    scale = gfxgraph.graphed(lambda one, other: [one.mul_(2), other.mul_(3)] and None)
+    for seed in range(4):
+        for call, owner, change in ((graphed, module, scale), (eager, eager, lambda a, b: [a.mul_(2), b.mul_(3)])):
+            owner.zero_grad()
+            step(call, owner, None, seed)
+            change(*[each.grad for each in list(owner.parameters())[:2]])
+        assert_same(gradients(module), gradients(eager))
+    assert scale.stats()["replays"] >= 2
+    flat = torch.ones(6, device="cuda")
+    for _ in range(3):
+        scale(flat[:4], flat[2:])
+    assert flat.tolist() == [8, 8, 216, 216, 27, 27]
+    assert any("share memory" in why for why in scale.stats()["eager"])
+
+
+def test_small_gradients_lie_apart_in_few_allocations(platform):
+    """Sizes, strides and dtypes are those asked for, no two overlap, and large ones have memory of their own."""
+    likes = [torch.empty(n, 3, device="cuda", dtype=d) for n in (1, 0, 7) for d in (torch.float32, torch.float16)]
+    likes += [torch.empty(5, 9, device="cuda").t(), torch.ones((), device="cuda")]
+    likes += [torch.empty(2, device="cuda")] * 40 + [torch.empty(200, 200, device="cuda")]
+    made = gradients_room._parts_allocator(likes)()
+    assert [(t.shape, t.stride(), t.dtype) for t in made] == [(t.shape, t.stride(), t.dtype) for t in likes]
+    for i, t in enumerate(made):
+        t.fill_(i)
+    assert all(bool((t == i).all()) for i, t in enumerate(made))
+    homes = [t.untyped_storage().data_ptr() for t in made]
+    assert len(set(homes)) == 4 and homes.count(homes[-1]) == 1
+    assert all(t.storage_offset() * t.itemsize % 512 == 0 for t in made)
+    assert gradients_room._parts_allocator([])() == []

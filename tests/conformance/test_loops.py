@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import random
 import threading
+import weakref
 
 import pytest
 import torch
@@ -199,9 +201,9 @@ STEP_BY_STEP = views, views_of_the_state, from_outside, random_walk
 """Those whose steps draw, and those whose state has another layout in each step, or is a tensor of the program's."""
 
 
-def eagerly(condition, body, state):
+def eagerly(condition, body, state, most=MOST):
     n = 0
-    while bool(condition(*state)) and n < MOST:
+    while bool(condition(*state)) and n < most:
         made = body(*state)
         state, n = made if isinstance(made, tuple) else (made,), n + 1
     return [t.clone() for t in state], n, bool(condition(*state))
@@ -279,6 +281,51 @@ def _like(t):
     n = 1 + sum((size - 1) * stride for size, stride in zip(t.size(), t.stride()))
     made = torch.empty(n, dtype=t.dtype, device=t.device).as_strided(t.size(), t.stride())
     return made.copy_(t)
+
+
+OPERATIONS = {
+    "mix": lambda s, i, j: s.__setitem__(i, s[i] * 0.5 + s[j] * 0.25),
+    "product": lambda s, i, j: s.__setitem__(i, (s[i] @ s[j] * 0.1).tanh()),
+    "swap": lambda s, i, j: s.__setitem__(slice(None), [*s[1:], s[0]]),
+    "in place": lambda s, i, j: s[i].mul_(0.75).add_(0.5),
+    "a part": lambda s, i, j: s.__setitem__(i, torch.cat([s[i], s[j]])[1:7] * 0.5),
+    "a copy": lambda s, i, j: s.__setitem__(i, s[j].clone()),
+    "elsewhere": lambda s, i, j: s[i].numel() and LOG[0].add_(1),
+}
+LOG: list[torch.Tensor] = []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_loops_give_what_eager_gives(way, seed):
+    """Steps of random operations: results, effects, and what is written to the caller's tensors."""
+    draw = random.Random(seed)
+    n = draw.randrange(1, 4)
+    plan = [
+        (draw.choice(list(OPERATIONS)), draw.randrange(n), draw.randrange(n)) for _ in range(draw.randrange(1, 5))
+    ]
+    LOG[:] = on_device(0.0)
+
+    def body(*state):
+        *made, left = state
+        for name, i, j in plan:
+            OPERATIONS[name](made, i, j)
+        return *made, left - 1
+
+    def condition(*state):
+        return state[-1] > 0
+
+    loop = WhileLoop(condition, body, max_steps=9)
+    for steps in (4, 5, 1, 0, 8, 12):
+        theirs = [*(randn(6, 6) for _ in range(n)), *on_device(steps)]
+        mine = [t.clone() for t in theirs]
+        found = []
+        for call in (lambda: eagerly(condition, body, theirs, 9)[:2], lambda: (loop(*mine), loop.n_steps)):
+            LOG[0].zero_()
+            found.append((*call(), LOG[0].item()))
+        (want, *other), (got, *same) = found
+        assert other == same, plan
+        for a, b in zip([*want, *theirs], [*got, *mine], strict=True):
+            assert torch.allclose(a, b, atol=1e-5), plan
 
 
 # -- what a step costs, and what happens if one fails --------------------------------------------------------------
@@ -395,3 +442,88 @@ def test_another_graph_between_the_calls_of_a_loop(platform):
         y, n = loop(x * (turn + 1), torch.zeros((), device="cuda"))
         kept.append((y, x * (turn + 1) * 0.5 ** n.item()))
         assert all(torch.equal(got, want) for got, want in kept)
+
+
+# -- what is no loop ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "returns, named",
+    [(lambda x: x > 0, "bool[2] on cuda:0"), (lambda x: None, "NoneType"), (lambda x: "yes", "str")],
+    ids=["two elements", "nothing", "text"],
+)
+def test_a_condition_that_is_none_is_refused(platform, returns, named):
+    """With what it returned, in every call."""
+    loop = WhileLoop(returns, lambda x: x - 1, max_steps=5)
+    for _ in range(3):
+        with pytest.raises(TypeError, match="tensor of one element") as caught:
+            loop(torch.ones(2, device="cuda"))
+        assert named in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "body, named",
+    [
+        (lambda a, b: None, "NoneType"),
+        (lambda a, b: a, "float32[2] on cuda:0 "),
+        (lambda a, b: (a, b, b), "float32[] on cuda:0, float32[] on cuda:0"),
+        (lambda a, b: (a, 3), "int"),
+        (lambda a, b: (a.double(), b), "float64[2]"),
+        (lambda a, b: (a, b.cpu()), "on cpu"),
+    ],
+    ids=["nothing", "fewer", "more", "a number", "another type", "elsewhere"],
+)
+def test_a_step_that_gives_no_such_state_is_refused(platform, body, named):
+    """With both, before the condition meets it."""
+    loop = WhileLoop(lambda a, b: (a.sum() + b) > 0, body, max_steps=5)
+    for _ in range(3):
+        with pytest.raises(gfxgraph.CaptureError) as caught:
+            loop(torch.ones(2, device="cuda"), torch.ones((), device="cuda"))
+        assert caught.value.code == "loop_state" and named in str(caught.value).replace("\n", " ")
+
+
+def test_a_body_that_raises_leaves_the_loop_as_it_was(platform):
+    """Its own error comes out, and later calls run."""
+    fails = [False]
+
+    def body(x):
+        if fails[0]:
+            raise ValueError("no more")
+        return x - 1
+
+    loop, x = WhileLoop(lambda x: x.sum() > 0, body, max_steps=MOST), torch.full((2,), 3.0, device="cuda")
+    for turn in range(6):
+        fails[0] = turn in (0, 3)
+        if fails[0]:
+            with pytest.raises(ValueError, match="no more"):
+                loop(x)
+        else:
+            assert loop(x)[0].tolist() == [0, 0] and loop.n_steps == 3
+    assert loop.stats()["replays"] and x.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [lambda x, n: True, lambda x, n: n.view(1) > 0, lambda x, n: n, lambda x, n: n.cpu() > 0],
+    ids=["a constant", "one dim", "a number", "on the host"],
+)
+def test_conditions_of_other_kinds(platform, condition):
+    """A constant, one element of any shape and type, and one that was moved to the host."""
+    loop = WhileLoop(condition, lambda x, n: (x * 2, n - 1), max_steps=6)
+    for n in (4, 3, 4, 0, 1, 9):
+        x, left = loop(torch.ones(3, device="cuda"), torch.tensor(n, device="cuda"))
+        steps = 6 if condition(x, torch.zeros(1, device="cuda", dtype=int)) is True else min(n, 6)
+        assert loop.n_steps == steps and left == n - steps and torch.equal(x, torch.full_like(x, 2.0**steps))
+
+
+def test_an_evicted_loop_frees_its_graphs(way):
+    """All of them; the next call captures again."""
+    loop, x = halving(), torch.ones(1 << 16, device="cuda")
+    for _ in range(3):
+        for _ in range(3):
+            y, n = loop(x, torch.zeros((), device="cuda"))
+            assert torch.equal(y, x * 0.5**10) and n == 10
+        graphs = [weakref.ref(graph) for graph in loop._step.graphs]
+        assert len(graphs) > 1
+        loop._step.reset()
+        assert not any(graph() for graph in graphs)

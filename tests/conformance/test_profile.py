@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.reporting.module_names import plain
+from gfxgraph.reporting.origins import plain
 from gfxgraph.reporting.profile import TimedGraphs, matched
 
 WIDTH = 192

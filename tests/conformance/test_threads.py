@@ -328,13 +328,13 @@ def test_nothing_is_left_of_turns(platform):
 
     def dies():
         turn.thread = threading.get_ident()
-        capture_lock.take(turn)
+        capture_lock.begin_turn(turn)
 
     thread = threading.Thread(target=dies)
     thread.start()
     thread.join()
     captured()
-    capture_lock.give(turn)
+    capture_lock.end_turn(turn)
     assert torch.rand.__module__ != "gfxgraph.capture.record.random_generators"
 
 

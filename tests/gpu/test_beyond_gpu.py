@@ -20,6 +20,7 @@ from tests.conformance import test_training_graphed as training  # noqa: E402
 import gfxgraph  # noqa: E402
 from gfxgraph.callables.control.conditional import Conditional  # noqa: E402
 from gfxgraph.callables.control.loops import WhileLoop  # noqa: E402
+from gfxgraph.process.bridge import process_for_callables as bridge_state  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -149,6 +150,33 @@ def test_while_loop_ends_where_python_does(bridge):
             want, n = eagerly(torch.ones_like(a), a)
             assert torch.allclose(x, want) and loop.n_steps == n and not loop.hit_bound
     assert loop.stats()["captures"] == 2 and not loop.why_eager
+
+
+@pytest.mark.parametrize("nbytes, most", [(1 << 12, 3000), (64 << 20, 60)], ids=["4 KiB", "64 MiB"])
+def test_a_loop_is_one_launch_where_the_driver_has_conditional_nodes(bridge, nbytes, most):
+    """Eager's values and number of steps, odd and even, for thousands of steps too."""
+    state = bridge_state()
+    if state.driver is None or not state.driver.has_while_loop:
+        pytest.skip("the driver has no conditional nodes")
+
+    def body(x, y, n):
+        return x * 0.75 + y * 0.25, y, n - 1
+
+    loop = WhileLoop(lambda x, y, n: n > 0, body, max_steps=most)
+    with torch.no_grad():
+        for steps in (most, 7, 8, 1, 2, 0, most + 9, most - 1):
+            x, y = (torch.randn(nbytes // 4, device="cuda") for _ in range(2))
+            n = torch.tensor(steps, device="cuda")
+            got = loop(x, y, n)
+            want, made = (x, y, n), min(steps, most)
+            for _ in range(made):
+                want = body(*want)
+            assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True)), steps
+            assert loop.n_steps == made and loop.hit_bound == (steps > most)
+    (step,) = loop._step._entries.values()
+    assert step._ring is not None and not step._ring.why_not and step._ring._exec is not None
+    stats = loop._step.stats()
+    assert stats["replays"] + sum(stats["eager"].values()) == 3 * most - 1 + 7 + 8 + 1 + 2
 
 
 def test_a_capture_leaves_the_random_numbers_of_other_graphs_alone(bridge):

@@ -259,9 +259,9 @@ def test_results_are_allocated_past_the_dispatcher(guard):
 def test_execs_are_given_back(monkeypatch):
     """Twenty signatures, each joined and forgotten: every exec and graph is destroyed, and CUDA agrees."""
     table, answers = process_for_callables().driver.table, []
-    real = table.raw
+    real = table.function
 
-    def raw(name):
+    def function(name):
         call = real(name)
         if name not in ("exec_destroy", "graph_destroy"):
             return call
@@ -272,7 +272,7 @@ def test_execs_are_given_back(monkeypatch):
 
         return noted
 
-    monkeypatch.setattr(table, "raw", raw)
+    monkeypatch.setattr(table, "function", function)
     n_before = sum(type(found) is JoinedExec for found in gc.get_objects())
     for i in range(20):
         g = gfxgraph.graphed(lambda x, i=i: x + i)

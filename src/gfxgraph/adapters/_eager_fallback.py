@@ -62,6 +62,9 @@ def attempt(
     Returns:
         The call's result and None; or the error with which this capture, or that of another rank, failed.
     """
+    # lazily: adapters are listed and queried without torch, too
+    from gfxgraph.capture.undo import is_interrupt
+
     result, error = None, None
     holder = hold_pool(pool)
     try:
@@ -99,14 +102,6 @@ def hold_pool(pool: Any) -> object:
         except CaptureDied:
             torch.cuda.empty_cache()  # if its graphs were just cleared, the pool is freed and made anew
     return None
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Whether it came between two instructions, so that the capture has not failed."""
-    # lazily: as above
-    from gfxgraph.capture import undo
-
-    return undo.is_interrupt(error)
 
 
 def report(engine: str, graph: str, error: BaseException) -> None:

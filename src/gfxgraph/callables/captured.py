@@ -28,6 +28,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,6 +43,7 @@ from gfxgraph.callables.arena import (
     kind_and_line,
     on_stream,
     replay,
+    span,
     written_inputs,
 )
 from gfxgraph.callables.buckets import Bucketed
@@ -474,7 +476,8 @@ class Captured(CapturedCallable):
             shown = [str(s)[:200] for s in (self.warm_structure, structure)]
             error = CaptureError("graphed_result_changes", function=self.name, first=shown[0], second=shown[1])
             raise self._stays_eager("the structure of its result changes from call to call", error)
-        if self.mutates and call.aliases:
+        places = sorted(span(t) for t in call.tensors if t.is_cuda and t.numel()) if call.aliases else ()
+        if self.mutates and any(one[1] > other[0] for one, other in pairwise(places)):
             raise self._stays_eager("it writes to arguments that share memory")
         self.capture, self.why_waits = capture, WARM_UP
         self.shared.n_captures += 1

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import Arena, arena_of, kind_and_line
+from gfxgraph import torch_names
+from gfxgraph.callables.arena import Arena, arena_of, draws, kind_and_line
 from gfxgraph.callables.buffers import copy_all, is_one_copy
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.driver.graphs import GraphDriver
@@ -111,12 +112,8 @@ class FixedCopies:
             self.by_torch(tensors, self.rest)
 
     def by_torch(self, tensors: Sequence[Tensor], which: Sequence[int] | None = None) -> None:
-        """Copy tensors of any layout, on the current stream; where gradients are off."""
-        targets, sources = self._pairs(tensors, range(len(self._fixed)) if which is None else which)
-        if len(targets) == 1:
-            targets[0].copy_(sources[0])
-        elif targets:
-            copy_all(targets, sources)
+        """Copy tensors of any layout, on the current stream."""
+        copy_all(*self._pairs(tensors, range(len(self._fixed)) if which is None else which))
 
     @property
     def pairs(self) -> Pairs:
@@ -291,8 +288,8 @@ class CopiedReplay:
 
     Args:
         run: replays the graph.
-        into: copies what is given into the graph's memory; ``back`` copies its results out.
-        draws: whether a replay draws random numbers, which only torch's own provides; None: the first shows it.
+        into: the graph's memory that a call's tensors are copied to.
+        back: its results, which are copied to what ``allocate`` makes.
     """
 
     def __init__(
@@ -300,54 +297,61 @@ class CopiedReplay:
         arena: Arena,
         graph: Any,
         run: Callable[[], None],
-        into: FixedCopies,
-        back: FixedCopies,
+        into: Sequence[Tensor],
+        back: Sequence[Tensor],
         allocate: Callable[[], list[Tensor]],
-        draws: bool | None,
     ) -> None:
-        self._arena, self._graph, self._run, self.draws = arena, graph, run, draws
-        self._into, self._back, self._allocate = into, back, allocate
+        self._arena, self._graph, self._run, self._allocate = arena, graph, run, allocate
+        self._device, self._raw_stream = arena.device_index, torch_names._cuda_getCurrentRawStream
+        self._stream, self._launches = arena.last_raw, CopyLaunches(arena.state, arena.last_raw)
+        kernel = copy_kernel(arena.state, arena.device_index)
+        self._into = FixedCopies(self._launches, kernel, into, is_into=True)
+        self._back = FixedCopies(self._launches, kernel, back, is_into=False)
+        self.draws: bool | None = None if graph.is_plain else draws(graph) or graph.is_opaque
+        """Whether a replay draws random numbers, which only torch's own provides; None before the first shows it."""
         self._joined: JoinedExec | None = None
         self._hooks = hooks_of(graph)
-        self._stream = -1
         self._sides: list[tuple[Any, Any, list[int], list[Any]]] = []
         """Of arguments and of results: the node, what packs its addresses, which tensors, its present addresses."""
 
-    def __call__(self, given: list[Tensor], stream: int, *, are_alike: bool = True) -> list[Tensor]:
-        """Copy in, launch on the current ``stream``, copy out.
+    def __call__(self, given: Sequence[Tensor], are_alike: bool = True) -> list[Tensor]:
+        """Copy in, launch on the current stream, copy out; where gradients are off.
 
         Args:
             are_alike: what is given has the layout of the graph's memory.
         """
+        stream = self._raw_stream(self._device)
+        if stream != self._stream:
+            self._stream = stream
+            self._launches.to(stream)
+            if self._joined is not None:
+                self._joined.on(stream)
+        if self._device not in self._arena.contexts.devices:
+            self._arena.contexts.give(self._device)
         made = self._allocate()
-        if self._joined is not None and are_alike and self._launched(given, made, stream):
+        if self._joined is not None and are_alike and self._launched(self._joined, given, made):
             return made
         self._into(given) if are_alike else self._into.by_torch(given)
-        if self.draws is not None:
+        is_first = self.draws is None
+        if is_first:
+            self.draws = self._arena.advances(self._graph, self._run)
+        else:
             self._run()
-            self._back(made)
-            return made
-        self.draws = self._arena.advances(self._graph, self._run)
         self._back(made)
-        if not self.draws:
-            self._join(stream)
+        if is_first and not self.draws:
+            self._join()
         return made
 
-    def _launched(self, given: list[Tensor], made: list[Tensor], stream: int) -> bool:
+    def _launched(self, joined: JoinedExec, given: Sequence[Tensor], made: Sequence[Tensor]) -> bool:
         """Launch all as one; False if nothing was launched."""
-        joined, graph = self._joined, self._graph
-        assert joined is not None
-        left = graph._left - 1
+        left = self._graph._left - 1
         if left < 0 or any(self._hooks):
             return False
-        if stream != self._stream:
-            joined.on(stream)
-            self._stream = stream
         for (node, pack, which, at), tensors in zip(self._sides, (given, made)):
             places = [tensors[i].data_ptr() for i in which]
             if places != at[0]:
                 at[0] = None
-                pack(places)
+                pack(*places)
                 if node.apply():
                     self._joined = None
                     self._arena.state.report("join_refused", "copies are launched on their own", level=logging.INFO)
@@ -357,12 +361,12 @@ class CopiedReplay:
             self._into.by_torch(given, self._into.rest)
         if joined.launch():
             return False
-        graph._left = left
+        self._graph._left = left
         if self._back.rest:
             self._back.by_torch(made, self._back.rest)
         return True
 
-    def _join(self, stream: int) -> None:
+    def _join(self) -> None:
         state, device = self._arena.state, self._arena.device_index
         into, back = self._into.pairs, self._back.pairs
         kernel = copy_kernel(state, device)
@@ -377,7 +381,7 @@ class CopiedReplay:
         try:
             raw = int(state.base.raw_cuda_graph(self._graph))
             self._joined = joined = driver.joined(
-                kernel, raw, [part(to, to) for to, _ in into], [part(*pair) for pair in back], stream
+                kernel, raw, [part(to, to) for to, _ in into], [part(*pair) for pair in back], self._stream
             )
         except RuntimeError as error:
             if is_interrupt(error):
@@ -385,15 +389,10 @@ class CopiedReplay:
             why = f"copies are launched on their own: {kind_and_line(error)}"
             state.report("not_joined", why, level=logging.INFO)
             return
-        self._stream = stream
         for node, copies, first in ((joined.into, self._into, 0), (joined.back, self._back, 8 * MOST)):
-            pack = struct.Struct(f"={len(copies.light)}Q").pack_into
-            fill = functools.partial(_packed, pack, node.words if node is not None else None, first)
+            pack: Any = struct.Struct(f"={len(copies.light)}Q").pack_into
+            fill = functools.partial(pack, node and node.words, first)
             self._sides.append((node, fill, copies.light, [[] if node is None else None]))
-
-
-def _packed(pack: Any, words: Any, first: int, places: list[int]) -> None:
-    pack(words, first, *places)
 
 
 def hooks_of(graph: Any) -> list[Any]:

@@ -46,7 +46,7 @@ _REFUSED_BY_GENERATOR = ("Cannot prepare for replay during capturing stage", "Of
 lock = new_lock()
 """For turns and for what captures replace: a finalizer that runs where one of two was held may need the other."""
 _turns: list[weakref.ref[Turn]] = []
-"""Weak references: an interrupt may skip `give`, but the turn still dies with its holder's frame."""
+"""Weak references: an interrupt may skip `end_turn`, but the turn still dies with its holder's frame."""
 
 
 _graveyard: list[object] = []
@@ -86,13 +86,13 @@ def keep_until_captures_end(held: object) -> bool:
         return bool(holders)
 
 
-def kept() -> list[object]:
+def take_deferred() -> list[object]:
     """What was held, which is the caller's now."""
     found, _graveyard[:] = list(_graveyard), []
     return found
 
 
-def take(turn: Turn) -> None:
+def begin_turn(turn: Turn) -> None:
     """Begin a turn once those of other threads are over."""
     is_alone = _wait(turn)
     if not is_alone:
@@ -104,17 +104,17 @@ def take(turn: Turn) -> None:
         )
 
 
-def give(turn: Turn) -> None:
+def end_turn(turn: Turn) -> None:
     """End a turn; may be called from any thread, and more than once."""
     with lock:
         _turns[:] = [each for each in _turns if each() not in (turn, None)]
 
 
-def give_left() -> None:
+def end_own_turns() -> None:
     """End this thread's turns, of which an interrupt has skipped the end; not while it captures."""
     for turn in _all():
         if turn.thread == threading.get_ident():
-            give(turn)
+            end_turn(turn)
 
 
 def forget_all() -> None:
@@ -129,7 +129,7 @@ def held(is_draw: bool = False) -> Iterator[bool]:
     try:
         yield _wait(turn)
     finally:
-        give(turn)
+        end_turn(turn)
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def held_to_destroy(dead: object) -> Iterator[bool]:
     try:
         yield is_time
     finally:
-        give(turn)
+        end_turn(turn)
 
 
 def is_held_here() -> bool:

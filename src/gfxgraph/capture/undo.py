@@ -298,7 +298,7 @@ def repair(everything: bool = True) -> None:
     leave_modes()
     correct_flags()
     if not process.sessions():
-        capture_lock.give_left()
+        capture_lock.end_own_turns()
 
 
 def free_here() -> None:

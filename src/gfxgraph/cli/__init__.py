@@ -12,7 +12,6 @@ A file here that has a ``command`` is a command of that name. Nothing else needs
     _preload.py       programs that call the graph API themselves
     _run_end.py       what it says at its end
     doctor.py         checks GPU, ROCm, PyTorch and settings; with it:
-    _facts.py         ``--json``, ``--bundle``: what is true of the machine
     _selftest.py      ``--selftest``
     check.py          what would break or split a capture of a function
     diff.py           where two dumps of tensors differ

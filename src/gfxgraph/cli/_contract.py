@@ -119,10 +119,10 @@ class OutFile(click.Path):
 
 def refuse_name(kind: str, name: str, known: Iterable[str], listed: str) -> NoReturn:
     """End the command because there is no ``kind`` called ``name``; near names are suggested."""
-    refuse("no_such_name", kind=kind, name=name, near=near(name, known), listed=listed)
+    refuse("no_such_name", kind=kind, name=name, near=near_names(name, known), listed=listed)
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def near_names(name: str, known: Iterable[str]) -> str:
     """The names of ``known`` that ``name`` may have meant, or "none"."""
     # lazily: a name is rarely wrong
     from difflib import get_close_matches
@@ -142,8 +142,11 @@ class Command(click.Command):
 class Group(click.Group):
     """A group whose list shows the whole first sentence of each command: click cuts it to a line."""
 
+    def summary(self, name: str) -> str:
+        return self.commands[name].get_short_help_str(limit=200)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, self.commands[name].get_short_help_str(limit=200)) for name in self.list_commands(ctx)]
+        rows = [(name, self.summary(name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

@@ -47,7 +47,7 @@ class RunEnd:
         rows = _rows(self.folder)
         result = self._write_page(status) if self.page else status
         if not is_quiet:
-            told = run_line.told(status, rows, is_guarded, self.lang == "zh", bool(self.page))
+            told = run_line.summary(status, rows, is_guarded, self.lang == "zh", bool(self.page))
             click.echo(json.dumps(told, ensure_ascii=False) if as_json else _short(visible(told["line"])), err=True)
             if self.is_profiled and not as_json:
                 self._show_profile()

@@ -15,8 +15,7 @@ import click
 
 from gfxgraph import config
 from gfxgraph.cli import _contract
-from gfxgraph.startup.child_environment import program_environment
-from gfxgraph.startup.torch_build import refuse_unsuitable
+from gfxgraph.startup.child_environment import program_environment, refuse_unsuitable
 
 if TYPE_CHECKING:
     from gfxgraph.selftest.suite import Case, Suite

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,8 +13,8 @@ from typing import Any
 
 import click
 
-from gfxgraph import config, torch_names
-from gfxgraph.cli import _contract, _facts, _selftest
+from gfxgraph import __version__, config, files, torch_names
+from gfxgraph.cli import _contract, _selftest
 from gfxgraph.diagnostics.render import visible
 from gfxgraph.errors import first_line
 from gfxgraph.hardware import findings, versions
@@ -92,7 +94,7 @@ def command(
         found += lacking + findings.of(facts, site.machine.environ) + findings.settings()
     if bundle:
         with _contract.working("doctor"):
-            _facts.write_bundle(Path(bundle), {"facts": facts, **report(environment, found)})
+            write_bundle(Path(bundle), {"facts": facts, **report(environment, found)})
         click.echo(bundle)
     elif as_json:
         click.echo(json.dumps({"facts": facts, **report(environment, found)}, indent=2, ensure_ascii=False))
@@ -221,3 +223,24 @@ def _totals(decisions: Decisions, lang: str) -> None:
         click.echo(f"  export {name}={value}")
     for sentence in decisions.advice:
         click.echo(f"  {sentence}")
+
+
+_PRIVATE = (
+    (re.compile(r"/(home|Users)/[^/\s\"']+"), r"/\1/***"),
+    (re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "***@***"),
+    (re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b(?!\.)"), "*.*.*.*"),
+    (re.compile(r"\b(?:hf|sk|ghp|gho|glpat|xox[bp])[-_][A-Za-z0-9_-]{8,}"), "***"),
+)
+
+
+def redacted(text: str) -> str:
+    """``text`` without names of users, addresses and keys."""
+    for pattern, shown in _PRIVATE:
+        text = pattern.sub(shown, text)
+    return text
+
+
+def write_bundle(path: Path, report: dict[str, object]) -> None:
+    """Write one file for a bug report: facts, findings, defects that apply; redacted, readable, and JSON."""
+    whole = {"gfxgraph": __version__, "python": platform.python_version(), **report}
+    files.write(path, (redacted(json.dumps(whole, indent=2, ensure_ascii=False)) + "\n").encode())

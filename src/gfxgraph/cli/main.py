@@ -14,12 +14,13 @@ from typing import NoReturn
 
 import click
 
+from gfxgraph import __version__
 from gfxgraph.cli import _contract
 
 FOLDER = Path(__file__).parent
 
 
-class Commands(click.Group):
+class Commands(_contract.Group):
     """A group whose commands are the files beside this one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -48,10 +49,8 @@ class Commands(click.Group):
             return _chinese.translated(self, "gfxgraph").make_context(info_name, args, parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, summary(name)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+    def summary(self, name: str) -> str:
+        return summary(name)
 
 
 def summary(name: str) -> str:
@@ -77,27 +76,8 @@ def in_chinese() -> bool:
     return config.language_of() == "zh"
 
 
-def print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    """Print the installed version and end."""
-    if not asked:
-        return
-    # lazily: other commands do not say it
-    from gfxgraph import __version__
-
-    click.echo(f"gfxgraph {__version__}")
-    ctx.exit()
-
-
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
-@click.option(
-    "-V",
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=print_version,
-    help="Show the version.",
-)
+@click.version_option(__version__, "-V", "--version", message="gfxgraph %(version)s", help="Show the version.")
 @click.pass_context
 def cli(context: click.Context) -> None:
     """GPU graphs for PyTorch on AMD GPUs, compared with eager execution.

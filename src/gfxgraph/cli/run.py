@@ -23,9 +23,8 @@ import click
 from gfxgraph.cli import _contract, _run_end
 from gfxgraph.core.fault_report import HANG_LIMIT_S
 from gfxgraph.startup import supervise
-from gfxgraph.startup.child_environment import program_environment
+from gfxgraph.startup.child_environment import program_environment, refuse_unsuitable
 from gfxgraph.startup.sanitizer import compute_sanitizer_cmd
-from gfxgraph.startup.torch_build import refuse_unsuitable
 from gfxgraph.types import GuardTier, OnUnsafe
 
 TAKE_VALUES = {"--on-unsafe", "--guard", "--guard-limit", "--report"}

@@ -12,7 +12,7 @@ from gfxgraph import config
 from gfxgraph.errors import ActivationError
 from gfxgraph.hardware import device, software
 from gfxgraph.process import process
-from gfxgraph.startup.torch_build import refuse_unsuitable
+from gfxgraph.startup.child_environment import refuse_unsuitable
 
 __all__ = [
     "DeviceInfo", "RocmTorchError", "arch_descriptor", "detect_accelerators", "detect_device", "detect_engines",

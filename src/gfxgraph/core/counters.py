@@ -6,10 +6,10 @@ these counts, so the hot path takes no lock.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from gfxgraph.core.locks import new_lock
 
@@ -18,9 +18,10 @@ from gfxgraph.core.locks import new_lock
 class Counters:
     """Counts of one process."""
 
-    _lock: Any = field(default_factory=new_lock)
+    _lock: threading.RLock = field(default_factory=new_lock)
     _counts: Counter[str] = field(default_factory=Counter)
-    _events: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
+    events: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
+    """By kind, reason, operation and line."""
     _replay_us: tuple[float, int] = (0.0, 0)
 
     def add(self, name: str, n: int = 1) -> None:
@@ -35,8 +36,8 @@ class Counters:
         """Count an event. Returns True the first time this kind, op and reason is seen (log it then)."""
         key = (kind, reason, op, where)
         with self._lock:
-            first = key not in self._events
-            self._events[key] += 1
+            first = key not in self.events
+            self.events[key] += 1
             self._counts[kind] += 1
             return first
 
@@ -48,21 +49,18 @@ class Counters:
     def reset(self) -> None:
         with self._lock:
             self._counts.clear()
-            self._events.clear()
+            self.events.clear()
             self._replay_us = (0.0, 0)
 
-    def snapshot(self, live_replays: Callable[[], Iterable[int]] = tuple) -> dict[str, Any]:
+    def snapshot(self, live_replays: Callable[[], Iterable[int]] = tuple) -> dict[str, object]:
         """All counts, with ``avg_replay_us`` over the replays that were timed (None before the first)."""
         with self._lock:
-            counts = Counter(self._counts)
-            events: list[dict[str, Any]] = [
-                dict(zip(("kind", "reason", "op", "where"), what)) | {"count": n} for what, n in self._events.items()
-            ]
+            counts, events = Counter(self._counts), list(self.events.items())
             total, timed = self._replay_us
         fallbacks: Counter[str] = Counter()
-        for event in events:
-            if event["kind"] == "fallback":
-                fallbacks[event["reason"]] += event["count"]
+        for (kind, reason, *_), n in events:
+            if kind == "fallback":
+                fallbacks[reason] += n
         return {
             "capture_count": counts["capture"],
             "capture_failures": counts["capture_failed"],
@@ -88,5 +86,5 @@ class Counters:
             "guard_faults": counts["guard_faults"],
             "guard_unchecked_nodes": counts["guard_unchecked"],
             "avg_replay_us": round(total / timed, 2) if timed else None,
-            "events": events,
+            "events": [dict(zip(("kind", "reason", "op", "where"), what)) | {"count": n} for what, n in events],
         }

@@ -133,8 +133,8 @@ def names_in(terms: Iterable[str]) -> set[str]:
 
 
 def numbers(version: object) -> tuple[int, ...]:
-    """The numbers that a version begins with."""
-    match = re.match(r"v?(\d+(?:\.\d+)*)", str(version))
+    """The numbers that a version begins with: ``2.11.0+rocm7.2`` is (2, 11, 0); () where there are none."""
+    match = re.match(r"\s*v?(\d+(?:\.\d+)*)", str(version))
     return tuple(map(int, match[1].split("."))) if match else ()
 
 

@@ -7,13 +7,12 @@ process has one of it however many runtimes it carries.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import byref, c_char_p, c_int, c_void_p
+from ctypes import byref, c_char_p
 
 from gfxgraph.driver import layouts
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.driver.joined import Step
 from gfxgraph.driver.params import Layout
-from gfxgraph.driver.table import SUCCESS
 from gfxgraph.driver.while_loop import WhileExec
 from gfxgraph.errors import DriverError
 from gfxgraph.types import CaptureStatus
@@ -23,11 +22,6 @@ class CudaDriver(GraphDriver):
     name = "cuda"
     node_struct = layouts.CudaKernelNodeParams
     node_kinds = layouts.CUDA_NODE_KINDS
-
-    def _split_version(self) -> tuple[int, ...]:
-        number = c_int()
-        self.table.call("version", byref(number))
-        return number.value // 1000, number.value % 1000 // 10
 
     def kernel_name(self, node: int) -> str:
         raw = self._raw_params(node)
@@ -50,7 +44,7 @@ class CudaDriver(GraphDriver):
         return not self.missing & {"while_loop", "copy_kernel"}
 
     def while_loop(self, steps: Sequence[Step], left: int, stream: int) -> WhileExec:
-        return WhileExec(self, stream, steps, left)
+        return WhileExec(self, steps, left, stream)
 
     def abandon_capture(self, stream: int, *, end_was_refused: bool = False) -> None:
         """End the capture of ``stream``; CUDA resets the stream even when the end is refused.
@@ -60,9 +54,6 @@ class CudaDriver(GraphDriver):
         """
         if self.capture_info(stream).status is CaptureStatus.NONE:
             return
-        graph = c_void_p()
-        status = self.table.raw("end_capture")(stream, byref(graph))
-        if status == SUCCESS and graph.value:
-            self.table.call("graph_destroy", graph)
+        status = self._end_and_discard(stream)
         if self.capture_info(stream).status is not CaptureStatus.NONE:
             raise DriverError("capture_not_abandoned", stream=hex(stream), status=self.table.status_name(status))

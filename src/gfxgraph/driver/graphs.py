@@ -19,7 +19,7 @@ from gfxgraph.driver import params as kernel_params
 from gfxgraph.driver.joined import JoinedExec, KernelCopyNode, OwnedExec, Parts, Step
 from gfxgraph.driver.params import KernelParams, Layout
 from gfxgraph.driver.small_copies import CopyKernel, pointer, relaxed
-from gfxgraph.driver.table import SUCCESS, Table
+from gfxgraph.driver.table import SUCCESS, Table, split_version
 from gfxgraph.types import CaptureInfo, CaptureStatus, NodeKind
 
 # hipStreamCaptureMode and its CUDA twin. Relaxed alone may be ended from any thread.
@@ -46,11 +46,10 @@ class GraphDriver(ABC):
     def __init__(self, table: Table) -> None:
         self.table = table
         self.library = table.found.path
-        self.version = self._split_version()
+        number = c_int()
+        table.call("version", byref(number))
+        self.version = split_version(table.backend, number.value)
         self.missing = table.missing
-
-    @abstractmethod
-    def _split_version(self) -> tuple[int, ...]: ...
 
     @abstractmethod
     def kernel_name(self, node: int) -> str:
@@ -119,7 +118,8 @@ class GraphDriver(ABC):
     def capture_info(self, stream: int) -> CaptureInfo:
         """State of ``stream``'s capture; never raises because a capture is invalidated."""
         status, capture_id, graph = c_int(), c_ulonglong(), c_void_p()
-        answer = self.table.raw("capture_info")(stream, byref(status), byref(capture_id), byref(graph), None, None)
+        found = byref(status), byref(capture_id), byref(graph)
+        answer = self.table.function("capture_info")(stream, *found, None, None)
         if answer != SUCCESS:
             if self._asked_about_legacy_stream(answer, stream):
                 return CaptureInfo(CaptureStatus.NONE, 0, 0)
@@ -146,6 +146,16 @@ class GraphDriver(ABC):
         self.table.call("end_capture", stream, byref(graph))
         return graph.value or 0
 
+    def _end_and_discard(self, stream: int) -> int:
+        graph = c_void_p()
+        status: int = self.table.function("end_capture")(stream, byref(graph))
+        if status == SUCCESS:
+            if graph.value:
+                self.table.call("graph_destroy", graph)
+        else:
+            self.table.forget_last_error()  # and the handle is garbage: never touched
+        return status
+
     def device_copier(self) -> Callable[[int, int, int, int], int]:
         """Return the call ``copy(to, from, nbytes, stream)`` within one device; 0 where it was accepted.
 
@@ -154,7 +164,7 @@ class GraphDriver(ABC):
         Raises:
             DriverError: `graph_api_missing`.
         """
-        return self.table.raw("copy")
+        return self.table.function("copy")
 
     def copy_kernel(self, arch: str) -> CopyKernel:
         """Load the kernel that copies several stretches of memory in one launch; raises as `CopyKernel`."""
@@ -174,7 +184,7 @@ class GraphDriver(ABC):
 
     def joined(self, kernel: CopyKernel, graph: int, into: Parts, back: Parts, stream: int) -> JoinedExec:
         """Put copies before and after ``graph`` in one graph exec; `JoinedExec` says what it raises."""
-        return JoinedExec(self, stream, kernel, graph, into, back)
+        return JoinedExec(self, kernel, graph, into, back, stream)
 
     def while_loop(self, steps: Sequence[Step], left: int, stream: int) -> OwnedExec:
         """Put captured steps in a graph exec that runs them in turn; where ``has_while_loop``.
@@ -306,7 +316,7 @@ class GraphDriver(ABC):
     def _walk_layout(self, name: str, function: int) -> Layout | None:
         """Ask for one argument after the other until the runtime says there are no more."""
         offset, nbytes = c_size_t(), c_size_t()
-        call = self.table.raw(name)
+        call = self.table.function(name)
         layout: list[tuple[int, int]] = []
         while True:
             status = call(function, len(layout), byref(offset), byref(nbytes))

@@ -6,7 +6,7 @@ or by function, argument layouts only from 7.11 on, and captures that fail witho
 
 from __future__ import annotations
 
-from ctypes import byref, c_int, c_void_p
+from ctypes import byref, c_void_p
 
 from gfxgraph.driver import layouts
 from gfxgraph.driver.graphs import MODE_RELAXED, GraphDriver
@@ -21,11 +21,6 @@ class HipDriver(GraphDriver):
     node_struct = layouts.HipKernelNodeParams
     node_kinds = layouts.HIP_NODE_KINDS
 
-    def _split_version(self) -> tuple[int, ...]:
-        number = c_int()
-        self.table.call("version", byref(number))
-        return number.value // 10_000_000, number.value // 100_000 % 100, number.value % 100_000
-
     # Kernels -----------------------------------------------------------------------------------
 
     def kernel_name(self, node: int) -> str:
@@ -37,13 +32,13 @@ class HipDriver(GraphDriver):
         # the other call would follow a stub as if it were an object.
         name = self._stub_name(function)
         if name is None and self.table.has("func_name"):
-            name = self.table.raw("func_name")(function)
+            name = self.table.function("func_name")(function)
         return name.decode("utf-8", "replace") if name else ""
 
     def _stub_name(self, function: int) -> bytes | None:
         if not self.table.has("stub_name"):
             return None
-        name: bytes | None = self.table.raw("stub_name")(function, None)
+        name: bytes | None = self.table.function("stub_name")(function, None)
         return name
 
     def param_layout(self, node: int) -> Layout | None:
@@ -51,7 +46,7 @@ class HipDriver(GraphDriver):
             return None
         function = self._raw_params(node).func or 0
         found = c_void_p()
-        if self.table.raw("func_of_stub")(byref(found), function) == SUCCESS and found.value:
+        if self.table.function("func_of_stub")(byref(found), function) == SUCCESS and found.value:
             function = found.value
         else:
             self.table.forget_last_error()  # not a stub: a function already
@@ -84,7 +79,7 @@ class HipDriver(GraphDriver):
                 self.join_forks(info)
             status = self._end_and_discard(stream)
         if self.capture_info(stream).status is CaptureStatus.INVALIDATED:
-            self.table.raw("begin_capture")(stream, MODE_RELAXED)
+            self.table.function("begin_capture")(stream, MODE_RELAXED)
             self.table.forget_last_error()
             status = self._end_and_discard(stream)
         if self.capture_info(stream).status is not CaptureStatus.NONE:
@@ -102,13 +97,3 @@ class HipDriver(GraphDriver):
         node = c_void_p()
         self.table.call("add_empty", byref(node), info.graph, (c_void_p * len(leaves))(*leaves), len(leaves))
         return True
-
-    def _end_and_discard(self, stream: int) -> int:
-        graph = c_void_p()
-        status: int = self.table.raw("end_capture")(stream, byref(graph))
-        if status == SUCCESS:
-            if graph.value:
-                self.table.call("graph_destroy", graph)
-        else:
-            self.table.forget_last_error()  # and the handle is garbage: never touched
-        return status

@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import addressof, byref, c_void_p
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gfxgraph.driver.small_copies import THREADS, Arguments, CopyKernel, pointer
 from gfxgraph.errors import DriverError
@@ -70,8 +70,8 @@ class OwnedExec:
     ``launch()`` returns a status; 0 where it was accepted.
     """
 
-    def __init__(self, driver: GraphDriver, stream: int, *parts: Any) -> None:
-        """Build it of ``parts``.
+    def __init__(self, driver: GraphDriver, stream: int, build: Callable[[], None]) -> None:
+        """Have ``build`` fill the graph and instantiate it.
 
         Raises:
             DriverError: `driver_call_failed`, as for a graph that cannot be a child.
@@ -81,15 +81,12 @@ class OwnedExec:
         self._graph = driver.create_graph()
         try:
             with driver.relaxed():
-                self._build(*parts)
+                build()
         except DriverError:
             self.close()
             raise
         self._stream = c_void_p(stream)
         self.launch: Callable[[], int] = driver.launcher(self._exec, self._stream)
-
-    def _build(self, *parts: Any) -> None:
-        raise NotImplementedError
 
     def on(self, stream: int) -> None:
         """Launch on ``stream`` from now on."""
@@ -123,6 +120,11 @@ class JoinedExec(OwnedExec):
         into: (to, from, nbytes) of what is copied before it; may be empty.
         back: of what is copied after it.
     """
+
+    def __init__(
+        self, driver: GraphDriver, kernel: CopyKernel, graph: int, into: Parts, back: Parts, stream: int
+    ) -> None:
+        super().__init__(driver, stream, lambda: self._build(kernel, graph, into, back))
 
     def _build(self, kernel: CopyKernel, graph: int, into: Parts, back: Parts) -> None:
         driver = self._driver

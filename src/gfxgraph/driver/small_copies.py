@@ -148,9 +148,9 @@ def pointer(address: int) -> Any:
 def relaxed(table: Table) -> Iterator[None]:
     """What is done here must not end the captures of other threads: load a module, destroy a graph."""
     mode = c_int(MODE_RELAXED)
-    is_changed = table.has("exchange_mode") and table.raw("exchange_mode")(byref(mode)) == SUCCESS
+    is_changed = table.has("exchange_mode") and table.function("exchange_mode")(byref(mode)) == SUCCESS
     try:
         yield
     finally:
         if is_changed:
-            table.raw("exchange_mode")(byref(mode))
+            table.function("exchange_mode")(byref(mode))

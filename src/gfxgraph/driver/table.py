@@ -17,6 +17,13 @@ from gfxgraph.errors import DriverError
 SUCCESS = 0
 
 
+def split_version(backend: str, number: int) -> tuple[int, ...]:
+    """HIP packs 7.2.26015 as 70226015, CUDA 13.0 as 13000."""
+    if backend == "cuda":
+        return number // 1000, number % 1000 // 10
+    return number // 10_000_000, number // 100_000 % 100, number % 100_000
+
+
 class Table:
     """Function pointers of one runtime.
 
@@ -56,7 +63,7 @@ class Table:
         """The runtime's own name of a function."""
         return self._symbols[name]
 
-    def raw(self, name: str) -> Callable[..., Any]:
+    def function(self, name: str) -> Callable[..., Any]:
         """Return the function itself; the caller passes its status to `check`.
 
         Raises:
@@ -75,7 +82,7 @@ class Table:
         Raises:
             DriverError: `graph_api_missing`.
         """
-        self.raw(name)
+        self.function(name)
         pointer = self.found.handle[self._symbols[name]]
         pointer.restype = self._functions[name].restype  # type: ignore[attr-defined]
         return pointer  # type: ignore[no-any-return]
@@ -86,7 +93,7 @@ class Table:
         Raises:
             DriverError: `driver_call_failed`, with the runtime's name for the status.
         """
-        status = self.raw(name)(*args)
+        status = self.function(name)(*args)
         if status != SUCCESS:
             self.check(status, name, args)
 

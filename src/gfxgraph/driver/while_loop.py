@@ -7,8 +7,8 @@ each. Idea: the loop's body is the first of them, and each further one is in an 
 kernel after a step sets the condition of the loop and that of the next IF, and writes what the host reads at the end.
 
 CUDA alone has conditional nodes (12.3; one inside another from 12.4). A graph with one has one exec, and is nobody's
-child. goes_on.ptx is `SOURCE`, compiled by NVRTC 12.4 for compute_75; the driver itself provides the function
-``cudaGraphSetConditional`` when it links the kernel.
+child. goes_on.ptx begins with its source, compiled by NVRTC 12.4 for compute_75; the driver itself provides the
+function ``cudaGraphSetConditional`` when it links the kernel.
 
 Source: cuGraphConditionalHandleCreate, CUDA_CONDITIONAL_NODE_PARAMS (CUDA 12.4).
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ctypes import POINTER, addressof, byref, c_ulonglong, c_void_p, cast
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gfxgraph.driver.joined import OwnedExec, Step
 from gfxgraph.driver.layouts import (
@@ -28,17 +29,9 @@ from gfxgraph.driver.layouts import (
     CudaKernelNodeParams,
 )
 
-SOURCE = """
-typedef unsigned long long Handle;
-extern "C" __device__ __cudart_builtin__ void cudaGraphSetConditional(Handle handle, unsigned value);
+if TYPE_CHECKING:
+    from gfxgraph.driver.graphs import GraphDriver
 
-extern "C" __global__ void gfxgraph_goes_on(Handle loop, Handle next, const bool* holds, unsigned* left) {
-  unsigned n = (*left >> 1) - 1, flag = *holds;
-  *left = n << 1 | flag;
-  cudaGraphSetConditional(loop, flag && n);
-  if (next) cudaGraphSetConditional(next, flag && n);
-}
-"""
 KERNEL = b"gfxgraph_goes_on"
 _ASSIGN_DEFAULT = 1
 _functions: dict[int, int] = {}
@@ -47,6 +40,9 @@ _functions: dict[int, int] = {}
 
 class WhileExec(OwnedExec):
     """The exec; `GraphDriver.while_loop` says of what."""
+
+    def __init__(self, driver: GraphDriver, steps: Sequence[Step], left: int, stream: int) -> None:
+        super().__init__(driver, stream, lambda: self._build(steps, left))
 
     def _build(self, steps: Sequence[Step], left: int) -> None:
         table, context = self._driver.table, c_void_p()

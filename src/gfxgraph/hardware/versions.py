@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import re
 
+from gfxgraph.diagnostics.causes import numbers
+
 Version = tuple[int, ...]
-
-
-def parse(text: str) -> Version:
-    """Return the leading numbers: ``2.11.0+rocm7.2`` is (2, 11, 0); () where there are none."""
-    match = re.match(r"\s*v?(\d+(?:\.\d+)*)", text)
-    return tuple(int(part) for part in match[1].split(".")) if match else ()
+parse = numbers
 
 
 def show(version: Version) -> str:

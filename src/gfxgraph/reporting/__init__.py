@@ -4,10 +4,8 @@ Enters: captured graphs, the driver that made them, clocks.
 Stays out: capturing and replaying, the command line.
 
     inspection.py  a capture as plain data
-    reading.py     reads one from a graph; inspect.py: from graphs, graphed callables, compiled regions
-    generated_lines.py  the program's line behind one that torch generated
-    memory_use.py  where graph memory is, including what torch does not count
-    module_names.py  which module of the program made each operation of a capture
+    origins.py     which module and line of the program made each operation of a capture
+    reading.py     reads one from a graph, a graphed callable, a compiled region, the process; where graph memory is
     profile_text.py  a profile as tables, and for Perfetto; without torch
     profile.py     GPU time inside graphs, by module, line and kernel
     dump.py        copies of tensors inside a graph; two such dumps compared

@@ -12,7 +12,7 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -226,7 +226,7 @@ def check(fn: Callable[..., object], args: Sequence[object] = (), *, target: str
             fn(*args)
     except (Exception, SystemExit) as error:  # noqa: BLE001  (what a capture alone makes the function raise is a finding)
         broken.append(_of_error(error, home))
-    events = process.require().counters.snapshot()["events"]
+    events = process.require().counters.events
     kept: dict[tuple[str, str, int, str], UncapturedPlace] = {}
     for found in (*_of_events(events, home), *broken):  # of two for one operation at one place, the first
         kept.setdefault((found.op, found.file, found.line, found.kind), found)
@@ -330,14 +330,13 @@ def run(target: str, expressions: Sequence[str] = (), profile: str = "hip") -> C
     return check(fn, arguments(fn, expressions, target), target=target)
 
 
-def _of_events(events: Sequence[dict[str, Any]], home: tuple[str, int]) -> Iterator[UncapturedPlace]:
-    for event in events:
-        kind, reason, op = event["kind"], event["reason"], event["op"]
+def _of_events(events: Mapping[tuple[str, str, str, str], int], home: tuple[str, int]) -> Iterator[UncapturedPlace]:
+    for (kind, reason, op, line), n in events.items():
         if kind in ("split", "fallback", "not_recorded"):
             known = rewrite(op, kind=reason) or (rewrite(op, kind=Kind.HOST_READ) if op.startswith("Tensor.") else "")
-            where = _place(event["where"]) or home
+            where = _place(line) or home
             how = SPLITS if kind == "split" else BREAKS
-            yield UncapturedPlace(how, op or "the capture", *where, why_unsafe(op) or reason, known, event["count"])
+            yield UncapturedPlace(how, op or "the capture", *where, why_unsafe(op) or reason, known, n)
 
 
 def _of_error(error: BaseException, home: tuple[str, int]) -> UncapturedPlace:

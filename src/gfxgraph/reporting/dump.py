@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from gfxgraph import files, torch_names
 from gfxgraph.capture.record.user_lines import user_frame
 from gfxgraph.core.tape import Args, Kwargs
-from gfxgraph.reporting.module_names import Noting
+from gfxgraph.reporting.origins import Noting
 
 _LINE = re.compile(r".*\.py:\d+$")
 

@@ -137,7 +137,7 @@ def _by_module(profile: dict[str, Any] | None) -> dict[str, float]:
 
 
 def _line(table: dict[str, Any], is_chinese: bool) -> str:
-    told: str = run_line.told(0, table.get("all") or [table["stats"]], False, is_chinese, True)["line"]
+    told: str = run_line.summary(0, table.get("all") or [table["stats"]], False, is_chinese, True)["line"]
     timed = run_line.profiled([table["profile"]], is_chinese) if table.get("profile") else ""
     return f"{told}. {timed}" if timed else told
 

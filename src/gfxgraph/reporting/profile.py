@@ -34,8 +34,8 @@ from gfxgraph.capture.undo import Undo
 from gfxgraph.errors import GfxGraphError
 from gfxgraph.guard.nodes import SegmentNode, nodes_of
 from gfxgraph.process import process
-from gfxgraph.reporting import module_names
-from gfxgraph.reporting.generated_lines import Sources
+from gfxgraph.reporting import origins
+from gfxgraph.reporting.origins import Sources
 from gfxgraph.reporting.profile_text import chrome_trace, text
 from gfxgraph.reporting.reading import demangled, graphs_of, short
 
@@ -322,7 +322,7 @@ def _described(step: SegmentStep, nodes: Sequence[SegmentNode], times: Sequence[
     places = {id(entry): at for at, entry in enumerate(step.tape.entries)}
     for node, ms in zip(nodes, times):
         at = places[id(node.entry)] if node.entry is not None else node.opaque.before_entry if node.opaque else 0
-        module = module_names.module_of(step.tape, at, node.entry, sources)
+        module = origins.module_of(step.tape, at, node.entry, sources)
         yield TimedNode(ms, module, node.op, short(demangled(node.kernel)), sources.of(node.where), str(node.kind))
 
 
@@ -341,7 +341,7 @@ class profile:  # noqa: N801  # a function and a context, as torch.no_grad is
     def __init__(self) -> None:
         self.found = TimedGraphs()
         self._before: dict[int, int] = {}
-        self._noting, self._measuring = module_names.Noting(), 0.0
+        self._noting, self._measuring = origins.Noting(), 0.0
 
     def __enter__(self) -> TimedGraphs:
         state = process.require()

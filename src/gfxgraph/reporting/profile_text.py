@@ -36,8 +36,7 @@ def chrome_trace(graphs: Sequence[dict[str, Any]]) -> dict[str, object]:
     events: list[dict[str, Any]] = []
     for pid, graph in enumerate(graphs):
         events.append({"ph": "M", "pid": pid, "name": "process_name", "args": {"name": graph["name"]}})
-        at = 0.0
-        spans: list[tuple[list[str], float, float]] = []
+        at, spans = 0.0, list[tuple[list[str], float, float]]()
         for node in graph["nodes"]:
             us = node["ms"] * 1e3
             name = f"{Path(node['where']).name or node['op'] or node['kind']}"
@@ -47,23 +46,11 @@ def chrome_trace(graphs: Sequence[dict[str, Any]]) -> dict[str, object]:
             )
             _spans(spans, node["module"].split(".") if node["module"] else [], at, at + us)
             at += us
-        events += [
-            {
-                "ph": "X",
-                "pid": pid,
-                "tid": 0,
-                "ts": begun,
-                "dur": end - begun,
-                "name": ".".join(path),
-                "cat": "module",
-            }
-            for path, begun, end in spans
-        ]
-        names = {0: "modules", 1: "kernels, by line"}
-        events += [
-            {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}}
-            for tid, name in names.items()
-        ]
+        for path, begun, end in spans:
+            place = {"pid": pid, "tid": 0, "ts": begun, "dur": end - begun}
+            events.append({"ph": "X", **place, "name": ".".join(path), "cat": "module"})
+        for tid, name in enumerate(("modules", "kernels, by line")):
+            events.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}})
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 

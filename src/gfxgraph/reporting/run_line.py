@@ -68,7 +68,7 @@ _TEXT = {
 }
 
 
-def told(
+def summary(
     status: int, rows: Sequence[dict[str, Any]], is_guarded: bool, is_chinese: bool, is_page: bool = False
 ) -> dict[str, Any]:
     """The line, with its parts.

@@ -21,10 +21,8 @@ from gfxgraph.errors import GfxGraphError
 from gfxgraph.hardware.time_limit import LAST_S, Aside
 from gfxgraph.process import bridge, process
 from gfxgraph.process.health import stats
-from gfxgraph.reporting.inspect import inspect
 from gfxgraph.reporting.inspection import InspectedCapture, Inspection
-from gfxgraph.reporting.memory_use import memory_report
-from gfxgraph.reporting.reading import read_capture
+from gfxgraph.reporting.reading import inspect, memory_report, read_capture
 
 PERIOD_S = 5.0
 MOST_NODES = 5000

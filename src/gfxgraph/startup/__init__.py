@@ -8,10 +8,9 @@ This room is above every room that it switches on.
 
     path/           first on PYTHONPATH under ``gfxgraph run``; its sitecustomize runs in every process
     hook.py         waits for torch to be imported
-    torch_build.py  which torch is installed, without importing it
     activation.py   enable() and disable()
     graph_class.py  the class in force
-    child_environment.py  the variables that a program is started with
+    child_environment.py  the variables that a program is started with; which torch it would import, without doing so
     stats_file.py   writes the statistics when a process ends
     supervise.py    runs a program as a child, and reports how a guarded one died
     sanitizer.py    runs a program under the vendor's memory checker

@@ -22,7 +22,7 @@ from gfxgraph.guard.level import asked_tier, guard_level, watch_memory
 from gfxgraph.hardware import defect_environment, defects
 from gfxgraph.hardware.software import Torch, other_gfxgraph
 from gfxgraph.process import bridge, process
-from gfxgraph.startup.torch_build import refuse_unsuitable
+from gfxgraph.startup.child_environment import refuse_unsuitable
 from gfxgraph.types import GuardTier, OnUnsafe
 
 OLDEST_TORCH = (2, 9)
@@ -230,7 +230,7 @@ def _put_in_place(torch: ModuleType, settings: Config, platform: str) -> None:
     from gfxgraph.capture.replay import runtime_workarounds
     from gfxgraph.compile import torch_compile_patch
     from gfxgraph.guard import guard
-    from gfxgraph.reporting import inspect as inspection
+    from gfxgraph.reporting import reading
 
     bridge.set_log_level(settings)
     base = torch.cuda.graphs.CUDAGraph
@@ -246,7 +246,7 @@ def _put_in_place(torch: ModuleType, settings: Config, platform: str) -> None:
     state = bridge.make_process(settings, platform, base, driver)
     runtime_workarounds.arrange_exit(state)
     guard.fill()
-    inspection.fill()
+    reading.fill()
     bridged = bridged_class(base)
     bridge.replace(torch.cuda.graphs, "CUDAGraph", bridged)
     bridge.replace(torch.cuda, "CUDAGraph", bridged)

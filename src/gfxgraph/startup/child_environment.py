@@ -1,4 +1,4 @@
-"""The environment of a program that runs under gfxgraph, for all of its processes."""
+"""What a program under gfxgraph starts with: its environment, for all of its processes, and a torch that will do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gfxgraph import config
-from gfxgraph.errors import check_settings
+from gfxgraph.config import Config
+from gfxgraph.errors import ActivationError, check_settings
+from gfxgraph.hardware.software import Torch, find_torch
 
 PATH = Path(__file__).parent / "path"
 """Put first on PYTHONPATH: Python imports its ``sitecustomize`` when it starts."""
@@ -47,3 +49,28 @@ def first_on_path(folder: Path, search_path: str) -> str:
     if search_path.split(os.pathsep)[0] == str(folder):
         return search_path
     return f"{folder}{os.pathsep}{search_path}"
+
+
+def refuse_unsuitable(settings: Config, python: str, build: Torch | None = None) -> None:
+    """Raise the errors of activation that depend only on the installed torch.
+
+    Called before a program is started, so that none of it runs. Errors that depend on the device
+    are found after torch is imported.
+
+    Args:
+        settings: the program's settings.
+        python: the interpreter, for the message.
+        build: the torch that has been imported; None: the one that would be.
+
+    Raises:
+        ActivationError: `no_torch`, `not_rocm_cuda_torch` or `not_rocm_cpu_torch`.
+    """
+    build = build or find_torch()
+    if build.kind == "none":
+        raise ActivationError("no_torch", python=python)
+    if build.hip or settings.simulate:
+        return
+    if not build.cuda:
+        raise ActivationError("not_rocm_cpu_torch", torch_version=build.version)
+    if not settings.allow_cuda:
+        raise ActivationError("not_rocm_cuda_torch", torch_version=build.version, cuda_version=build.cuda)

@@ -233,7 +233,7 @@ def run_guarded(
         environment = {**decided.set_env, **decided.env, **environment, VARIABLE: str(home)}
         lang = config.language_of(environment)
         hangs = _HangWatch(home, limit_s, write, lang)
-        status, said = _listen(argv, environment, hangs.look)
+        status, said = _listen(argv, environment, hangs.end_if_stuck)
         if not hangs.found and (
             text := _report(home, status, said, lang) or (status and explained(status, said, lang))
         ):
@@ -253,7 +253,7 @@ class _HangWatch:
     lang: str
     found: bool = False
 
-    def look(self, program: _Program) -> None:
+    def end_if_stuck(self, program: _Program) -> None:
         now = time.monotonic_ns()
         stuck = [recording for recording in recordings(self.home) if recording.is_stuck(now, self.limit_s)]
         if not stuck or self.found:

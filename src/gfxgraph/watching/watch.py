@@ -162,7 +162,7 @@ class Watch:
         self.names["is_other_zero"] = is_other_zero
         self.compare(("zero", id(holder), name), holder, value, f"is_other_zero({{0}}, {name!r}, {value!r})")
 
-    def without(self, holder: Any, absent: frozenset[str]) -> None:
+    def without(self, holder: object, absent: frozenset[str]) -> None:
         """Watch that an object, a class or a dict does not get any of these names."""
         if isinstance(holder, type):
             self.watch(dict_of(holder), absent)

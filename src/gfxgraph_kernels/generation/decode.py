@@ -18,6 +18,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -25,15 +26,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.masking_utils import create_masks_for_generate
 
 import gfxgraph_kernels as kernels
+from gfxgraph import torch_names
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.captured import Options
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph_kernels.generation.cache import CACHE, CachePosition, FixedCache
 from gfxgraph_kernels.generation.choice import TokenChoice
 from gfxgraph_kernels.generation.loop import Loop, Request
-from gfxgraph_kernels.generation.masks import to_add
 
 MAX_CHOICES = 16
 """Most captured ways of choosing that a decoder keeps."""
@@ -235,3 +237,47 @@ class Decoder:
 def _n_nodes(graph: Any) -> int:
     """Nodes of a graph, as far as they can be counted."""
     return sum(segment.n_nodes or 0 for segment in graph._program.segments)
+
+
+# -- masks -----------------------------------------------------------------------------------------------------
+
+
+def of_a_step(decoder: Decoder) -> Any:
+    """The masks of one token, as ``prepare_inputs_for_generation`` makes them."""
+    made = getattr(decoder.model, "create_masks_for_generate", create_masks_for_generate)
+    like = torch.empty((decoder.batch, 1, 0), dtype=decoder.model.dtype, device=decoder.mask.device)
+
+    def masks(mask: Tensor) -> Any:
+        return made(
+            config=decoder.model.config,
+            inputs_embeds=like,
+            attention_mask=mask,
+            position_ids=decoder.position_ids,
+            block_sequence_ids=None,
+            token_type_ids=None,
+            mm_token_type_ids=None,
+            is_first_iteration=False,
+            **{CACHE: decoder.cache},
+        )
+
+    if not decoder.cache.place.is_full:
+        return masks(decoder.mask)
+    # A full window ends at the query: it sees the same columns of a mask that moves along with it.
+    seen = masks(decoder.mask.index_select(1, decoder.in_window + decoder.position))
+    if not isinstance(seen, dict):
+        return seen
+    everything = masks(decoder.mask)
+    return {kind: seen[kind] if kind == "sliding_attention" else everything[kind] for kind in seen}
+
+
+def to_add(decoder: Decoder) -> Any:
+    """The masks of a step as numbers to add, made once instead of by torch's attention in every layer."""
+    masks = of_a_step(decoder)
+    dtypes = {layer.keys.dtype for layer in decoder.cache.layers}
+    if decoder.model.config._attn_implementation != "sdpa" or len(dtypes) > 1:
+        return masks
+    like = {"dtype": dtypes.pop(), "device": decoder.mask.device}
+    nothing, everything = torch.full((), 0.0, **like), torch.full((), -math.inf, **like)
+    return torch_names.tree_map_only(
+        Tensor, lambda mask: torch.where(mask, nothing, everything) if mask.dtype is torch.bool else mask, masks
+    )

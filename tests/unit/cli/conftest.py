@@ -29,6 +29,7 @@ TORCH = {
     "cpu": "__version__ = '2.11.0+cpu'\ncuda: str | None = None\nhip: str | None = None\n",
 }
 INIT = """
+__version__ = "2.0.0"
 from gfxgraph.startup.hook import install_if_asked
 def is_enabled():
     return True

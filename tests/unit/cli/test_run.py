@@ -343,7 +343,7 @@ def account(**ways):
 
 def line(*accounts, status=0, is_guarded=False, is_page=True, **stats):
     rows = [{"calls": {"of": [each]}, **stats} for each in accounts] or ([stats] if stats else [])
-    return run_line.told(status, rows, is_guarded, False, is_page)["line"].removeprefix("gfxgraph: ")
+    return run_line.summary(status, rows, is_guarded, False, is_page)["line"].removeprefix("gfxgraph: ")
 
 
 def test_the_line_at_the_end_says_how_the_calls_ran():

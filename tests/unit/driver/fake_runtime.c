@@ -335,7 +335,7 @@ static void run(const Graph *g) {
   for (int i = 0; i < g->n_nodes; i++) {
     Node *n = g->nodes[i];
     if (n->parts) run_parts(n->parts, n->n_parts);
-    if (n->decides) { /* as SOURCE of driver/while_loop.py */
+    if (n->decides) { /* as goes_on.ptx */
       unsigned *left = (unsigned *)n->decides[3], still = (*left >> 1) - 1, flag = *(unsigned char *)n->decides[2];
       *left = still << 1 | flag;
       conditions[n->decides[0]] = flag && still;

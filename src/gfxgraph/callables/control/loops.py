@@ -21,18 +21,18 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import CaptureDied
+from gfxgraph.callables.arena import Arena, CaptureDied
 from gfxgraph.callables.buffers import Inputs, from_before
-from gfxgraph.callables.captured import Capture, Captured, Instance, Options, Route
+from gfxgraph.callables.captured import Capture, Captured, Instance, Options, Route, Shared
 from gfxgraph.callables.control.conditional import summed
 from gfxgraph.callables.control.one_launch import OneLaunch
 from gfxgraph.callables.fast_path import GuardWriter
@@ -43,9 +43,8 @@ from gfxgraph.callables.trace.dynamo import shield
 from gfxgraph.capture.replay.graph_tensors import Layout, size_of
 from gfxgraph.errors import CaptureError
 
-MOST_GRAPHS = 12
+MOST_GRAPHS = 16
 """Graphs of one loop; where none of them leads back to an earlier one, the state is copied after so many steps."""
-_NOT_OWN = itertools.repeat(False)
 
 
 class WhileLoop:
@@ -74,10 +73,12 @@ class WhileLoop:
         if not (callable(condition) and callable(body)):
             raise TypeError(f"WhileLoop() takes two functions, a condition and a body, not {condition!r}, {body!r}")
 
-        def step(*state: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+        def step(*state: Tensor) -> tuple[Tensor | bool, tuple[Any, ...]]:
             made = body(*state)
             made = tuple(made) if isinstance(made, (tuple, list)) else (made,)
-            return condition(*made), made
+            # What is no such state is refused below; the condition's own error would hide why.
+            is_state = len(made) == len(state) and all(isinstance(t, Tensor) for t in made)
+            return condition(*made) if is_state else False, made
 
         self.condition, self.body = condition, body
         self.max_steps = max_steps
@@ -102,32 +103,29 @@ class WhileLoop:
     def __call__(self, *state: Tensor) -> tuple[Tensor, ...]:
         """Run the loop from ``state``; return the final state in new tensors."""
         _check_state(state, state)
-        is_own: Iterable[bool] = _NOT_OWN
-        n_steps, holds = 0, bool(self._test(*state))
+        n_steps, holds = 0, _holds(self._test(*state))
         while holds and n_steps < self.max_steps:
-            steps = self._asked.steps = Steps(self.max_steps - n_steps)
+            steps = self._asked.steps = _Steps(self.max_steps - n_steps)
             flag, made = self._step(*state)
             _check_state(made, state)
-            holds = bool(flag) if steps.holds is None else steps.holds
-            n_steps, state, is_own = n_steps + steps.n, made, steps.is_own
+            holds = _holds(flag) if steps.holds is None else steps.holds
+            n_steps, state = n_steps + steps.n, made
         self.n_steps, self.hit_bound = n_steps, holds
-        return tuple(t if own else t.clone() for t, own in zip(state, is_own))
+        return tuple(t.clone() for t in state)
 
 
 @dataclass
-class Steps:
+class _Steps:
     """What a call of the step may make, and what it made."""
 
     most: int
     n: int = 1
     holds: bool | None = None
     """The condition after them; None if nobody has read it."""
-    is_own: Iterable[bool] = _NOT_OWN
-    """Which tensors of the state are new, and nobody else's."""
 
 
 class _Asked(threading.local):
-    steps: Steps
+    steps: _Steps
 
 
 class _CapturedSteps(Captured):
@@ -137,40 +135,35 @@ class _CapturedSteps(Captured):
         asked: how many the call may make.
     """
 
-    def __init__(self, asked: _Asked, *about: Any) -> None:
-        super().__init__(*about)
+    def __init__(self, asked: _Asked, arena: Arena, shared: Shared, label: str) -> None:
+        super().__init__(arena, shared, label)
         self._asked = asked
+        self._has_flag = True
+        """Whether a step leaves its condition on the device; else one is made a call."""
         self._back: int | None = None
         """Which graph reads what the last one leaves; None if none does."""
         self._ring: OneLaunch | None = None
         """The graphs from that one on."""
-        self._made: Any = None
-        """What the function returned in the last capture."""
+        self._made: tuple[object, tuple[Tensor, ...]] = None, ()
+        """The condition and the state that the last capture left."""
 
     # -- capture ----------------------------------------------------------------------------------------
 
-    def record_over(self, inputs: Inputs, copy_results: Callable[[Any], Any] | None = None) -> Instance:
+    def record_over(self, inputs: Inputs, copy_results: Callable[..., object] | None = None) -> Instance:
         """As for any function; the results are held, so that the next graph leaves their memory alone."""
 
-        def held(result: Any) -> Any:
+        def held(result: tuple[object, tuple[Tensor, ...]]) -> object:
             self._made = result
             return result
 
         return super().record_over(inputs, held)
 
-    def _attempt(self, call: Call, sizes: Sequence[Any]) -> Capture:
+    def _attempt(self, call: Call, sizes: Sequence[Sequence[int] | None]) -> Capture:
+        """As for any function; and of further steps, until one leaves its results where an earlier one reads."""
         capture = super()._attempt(call, sizes)
-        try:
-            return dataclasses.replace(capture, ring=tuple(self._more(capture, call)))
-        finally:
-            self._made = None
-
-    def _more(self, capture: Capture, call: Call) -> list[Instance]:
-        """Capture further steps, each over what the last one left, until one leaves what an earlier one reads."""
         states, graphs = [_places(capture.inputs.args)], [capture.first]
         self._back = self._ring = None
-        while self._reads_alike(capture, call) and len(graphs) <= MOST_GRAPHS:
-            _, made = self._made
+        while (made := self._read_alike(call)) and len(graphs) <= MOST_GRAPHS:
             places = _places(made)
             if places in states:
                 self._back = states.index(places)
@@ -184,73 +177,70 @@ class _CapturedSteps(Captured):
             except (CaptureDied, NotATree, torch.OutOfMemoryError):
                 break
             states.append(places)
-        return graphs[1:]
+        self._made = None, ()
+        return dataclasses.replace(capture, ring=tuple(graphs[1:]))
 
-    def _reads_alike(self, capture: Capture, call: Call) -> bool:
-        """Whether the state that the last captured step leaves is one that the same step can read."""
-        flag, made = self._made
-        tensors: list[Tensor] = []
-        structure = flatten((made, {}), tensors)
-        if not isinstance(flag, Tensor) or not flag.is_cuda or flag.numel() != 1 or structure != call.structure:
-            return False
-        if capture.first.is_opaque and self.mutates:  # which of them it writes where they change places is not known
-            return False
-        front = self.shared.front
-        try:
-            then = understand(self.name, made, {}, tensors, structure, False)
-        except RunEagerly:
-            return False
-        is_same = then.key == call.key[: len(then.key)]
-        return is_same and (front is None or front.find(made, {}) is self.world)
+    def _read_alike(self, call: Call) -> tuple[Tensor, ...]:
+        """The state that the last captured step left; () if the same step cannot read it."""
+        (flag, made), tensors = self._made, list[Tensor]()
+        self._has_flag = isinstance(flag, Tensor) and flag.is_cuda and flag.numel() == 1
+        if self._has_flag and flatten((made, {}), tensors) == call.structure:
+            with suppress(RunEagerly):
+                then, front = understand(self.name, made, {}, tensors, call.structure, False), self.shared.front
+                if then.key == call.key[: len(then.key)] and (not front or front.find(made, {}) is self.world):
+                    return made
+        return ()
+
+    def evict(self, why: str) -> None:
+        """As for any function; the ring goes with its graphs."""
+        super().evict(why)
+        self._ring = None
 
     # -- replay -----------------------------------------------------------------------------------------
 
-    def _replayed(self, tensors: list[Tensor], route: Route | None) -> Any:
+    def _replayed(self, tensors: list[Tensor], route: Route) -> object:
         """Copy in, launch one step after the other while the condition holds, results."""
         steps, capture, arena = self._asked.steps, self.capture, self.arena
         assert capture is not None
+        if not self._has_flag:
+            return super()._replayed(tensors, route)
         arena.follow(torch.cuda.current_stream(arena.device_index))
         capture.inputs.fill(tensors)
-        graphs, last, n, holds = capture.instances, capture.first, 0, True
+        graphs, n, at, holds = capture.instances, 0, -1, True
         following: int | None = 0
         while following is not None and holds and n < steps.most:
-            at = following
-            made, holds = self._ring(steps.most - n) if at == self._back and self._ring is not None else (0, True)
-            if made:
-                at += (made - 1) % (len(graphs) - at)
-            else:
+            made, holds = self._ring(steps.most - n) if self._ring and following == self._back else (0, True)
+            if not made:
                 try:
-                    self.replay(graphs[at])
+                    self.replay(graphs[following])
                 except RunEagerly:
                     if not n:
                         raise
                     break
-                made, holds = 1, bool(_flag(graphs[at], capture))
-            n, last = n + made, graphs[at]
+                made, holds = 1, bool(_flag(graphs[following], capture))
+            n, at = n + made, following + (made - 1) % (len(graphs) - following)
             following = at + 1 if at + 1 < len(graphs) else self._back
+            if self.mutates and graphs[0].is_opaque:  # what it writes where tensors change places is not known
+                break
         if self.mutates:
             capture.inputs.give_back(tensors, self.mutates)
         arena.n_uses += 1
         self.used_at = arena.n_uses
-        outputs = last.outputs
-        first = outputs.twins
-        own = [r.made is not None and first[i] == i for i, r in enumerate(outputs.results)]
-        steps.n, steps.holds, steps.is_own = n, holds, _NOT_OWN if outputs.is_shared else own[1:]
-        return outputs.give(tensors, None, own=True)
+        steps.n, steps.holds = n, holds
+        return graphs[at].outputs.give(tensors, None, own=True)
 
     def _fast_for(self, call: Call, route: Route) -> Fast:
         """The guards of a call like this one, then the loop."""
-        if route.fast is not None and route.fast_of == (self.capture, self.world.is_same):
-            return route.fast
-        writer = GuardWriter(self.arena, call.tensors)
-        if call.kwargs or not writer.takes(call.args, call.kwargs) or not all(t.is_cuda for t in call.tensors):
-            return never
-        front = self.shared.front
-        writer.guards(self.world, front is not None and front.does_ask_by_name)
-        writer.names |= {"run": self._replayed, "RunEagerly": RunEagerly}
-        writer.line(f"try: return run(list({writer.taken}), None)")
-        writer.line("except RunEagerly: return MISS")
-        route.fast, route.fast_of = writer.function(), (self.capture, self.world.is_same)
+        made_for, front = (self.capture, self.world.is_same), self.shared.front
+        if route.fast is None or route.fast_of != made_for:
+            writer = GuardWriter(self.arena, call.tensors)
+            if not writer.takes(call.args, call.kwargs) or not all(t.is_cuda for t in call.tensors):
+                return never
+            writer.guards(self.world, front is not None and front.does_ask_by_name)
+            writer.names |= {"run": self._replayed, "route": Route(self), "RunEagerly": RunEagerly}
+            writer.line(f"try: return run(list({writer.taken}), route)")
+            writer.line("except RunEagerly: return MISS")
+            route.fast, route.fast_of = writer.function(), made_for
         return route.fast
 
 
@@ -264,7 +254,7 @@ def _places(state: Sequence[Tensor]) -> list[Layout]:
     return [Layout.of(t) for t in state]
 
 
-def _check_state(state: Sequence[Any], before: Sequence[Tensor]) -> None:
+def _check_state(state: Sequence[object], before: Sequence[Tensor]) -> None:
     """Raise CaptureError `loop_state` unless the state consists of device tensors like those before."""
     was = [_kind(t) for t in before]
     now = [_kind(t) for t in state]
@@ -272,7 +262,18 @@ def _check_state(state: Sequence[Any], before: Sequence[Tensor]) -> None:
         raise CaptureError("loop_state", before=", ".join(was) or "nothing", after=", ".join(now) or "nothing")
 
 
-def _kind(item: Any) -> str:
+def _holds(flag: object) -> bool:
+    """What a condition returned, as a bool; waits for the device.
+
+    Raises:
+        TypeError: it is neither one element nor a number.
+    """
+    if isinstance(flag, (bool, int, float)) or (isinstance(flag, Tensor) and flag.numel() == 1):
+        return bool(flag)
+    raise TypeError(f"a loop's condition returns a tensor of one element, not {_kind(flag)}")
+
+
+def _kind(item: object) -> str:
     if not isinstance(item, Tensor):
         return type(item).__name__
     return f"{str(item.dtype).removeprefix('torch.')}{list(size_of(item))} on {item.device}"

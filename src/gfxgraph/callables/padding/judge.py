@@ -62,6 +62,8 @@ class PaddingNeeds:
     """Positions of the arguments that are written to."""
     backward: PaddingRefusal | None = None
     """Why calls whose results need gradients are not padded all the same."""
+    is_sized: bool = False
+    """Whether it is known of this bucket alone."""
 
 
 class Judge:
@@ -86,7 +88,9 @@ class Judge:
         """One line for each dim that may be padded."""
         found = [each for each in self._known.values() if isinstance(each, PaddingNeeds) and each.backward is None]
         last = " with a repetition of the last row"
-        lines = [f"{n} may be padded{last * v.needs_last}: no row reaches another" for v in found for n in v.dims]
+        lines = [
+            f"{n} may be padded{last * v.needs_last}: no row reaches an earlier one" for v in found for n in v.dims
+        ]
         return list(dict.fromkeys(lines))
 
     def judge(self, route: Route, call: Call) -> Any:
@@ -252,9 +256,12 @@ class Judge:
         if there is not None and not (_computes_sizes(call.world) or _computes_sizes(there)):
             # What the graph does is the same at all sizes of its world.
             which = (call.kind_with_dims(dims), there.token, bucketed.padded_names)
-        if which not in self._known:
-            self._known[which] = self._judged(call, there, dims, bucketed)
-        return self._known[which]
+        of_bucket = which, *bucketed.bucket.items()
+        found = self._known.get(which) or self._known.get(of_bucket)
+        if found is None:
+            found = self._judged(call, there, dims, bucketed)
+            self._known[of_bucket if found.is_sized else which] = found
+        return found
 
     def _judged(
         self, call: Call, there: World | None, dims: Named, bucketed: Bucketed
@@ -279,7 +286,8 @@ class Judge:
             sizes[name] = bucket
         mixing = next((each.backward for each in found if each.backward is not None), None)
         refused = PaddingRefusal.by(mixing).named(padded[0]) if mixing is not None else None
-        return PaddingNeeds(tuple(padded), any(each.needs_last for each in found), tuple(sorted(written)), refused)
+        needs_last, is_sized = any(each.needs_last for each in found), any(each.is_sized for each in found)
+        return PaddingNeeds(tuple(padded), needs_last, tuple(sorted(written)), refused, is_sized)
 
     def _traced(
         self, call: Call, world: World | None, dims: Named, sizes: Mapping[str, int]

@@ -8,7 +8,7 @@ own size, and compared operation by operation (`Trace`). They must be the same o
 Then each tensor is followed from operation to operation: its rows lie in the one dim whose size is another one in
 the bucket. A bucket is allowed if every result and everything written holds the rows of the call at the front of one
 dim, or does not depend on the dim at all. A write is one to the memory that tensors share (`Memory`): a wrong one
-spoils all of them. Nothing is concluded from values, so the verdict holds for every call of these sizes.
+spoils all of them. Nothing is concluded from given values, so the verdict holds for every call of these sizes.
 
     ``rules.py`` says which operations keep rows apart; one without a rule is refused by name;
     a number that is another one in the bucket may be a size, and nothing else.
@@ -41,7 +41,10 @@ from gfxgraph.callables.padding.rules import (
     Unequal,
     Value,
     Why,
+    blocks_of,
     differs,
+    false_at_least,
+    follows_from_sizes,
     mixes_backward,
     rule_of,
     view,
@@ -62,6 +65,8 @@ class PaddingRefusal(Exception):
     def __init__(self, reason: str, op: str = "", where: str = "", is_final: bool = True) -> None:
         super().__init__(reason)
         self.reason, self.op, self.where, self.is_final = reason, op, where, is_final
+        self.is_sized = False
+        """Whether another bucket may get another verdict."""
 
     @classmethod
     def by(cls, cause: Cause, error: str = "") -> PaddingRefusal:
@@ -73,7 +78,9 @@ class PaddingRefusal(Exception):
 
     def named(self, dim: str) -> PaddingRefusal:
         """The same of a dim, without the frames that raised it."""
-        return PaddingRefusal(self.reason.replace("{dim}", dim), self.op, self.where, self.is_final)
+        found = PaddingRefusal(self.reason.replace("{dim}", dim), self.op, self.where, self.is_final)
+        found.is_sized = self.is_sized
+        return found
 
 
 @dataclass(frozen=True)
@@ -84,11 +91,13 @@ class DimVerdict:
         written: the inputs that are written to, by name. Their own rows are right.
         needs_last: padded rows of the inputs must repeat the last row; else they may hold zeros.
         backward: the operation that takes rows together in its backward alone.
+        is_sized: it holds for this bucket alone.
     """
 
     written: frozenset[Any]
     needs_last: bool
     backward: Cause | None = None
+    is_sized: bool = False
 
 
 # -- one run -------------------------------------------------------------------------------------------
@@ -216,7 +225,12 @@ def rows_independent(n: int, larger: int, own: Trace, bucket: Trace) -> DimVerdi
     Raises:
         PaddingRefusal: they may not.
     """
-    return _Rows(n, larger, own, bucket).verdict()
+    rows = _Rows(n, larger, own, bucket)
+    try:
+        return rows.verdict()
+    except PaddingRefusal as refusal:
+        refusal.is_sized = rows.is_sized
+        raise
 
 
 class _Rows:
@@ -227,7 +241,7 @@ class _Rows:
         self.known: tuple[dict[int, Value], dict[int, Value]] = {}, {}
         """Each tensor of either run, by id: the tapes keep them all alive."""
         self.memories: tuple[dict[int, Memory], dict[int, Memory]] = {}, {}
-        self.needs_last = False
+        self.needs_last = self.is_sized = False
         self.backward: Cause | None = None
 
     def verdict(self) -> DimVerdict:
@@ -254,7 +268,7 @@ class _Rows:
         written = frozenset(name for name, value in known.items() if value.memory.is_written)
         for name in written:
             self._return(known[name])
-        return DimVerdict(written, self.needs_last, self.backward)
+        return DimVerdict(written, self.needs_last, self.backward, self.is_sized)
 
     def _keep(self, one: Tensor, other: Tensor, value: Value) -> None:
         self.known[0][id(one)] = self.known[1][id(other)] = value
@@ -269,7 +283,8 @@ class _Rows:
         if one.dim() != other.dim() or one.dtype is not other.dtype:
             raise PaddingRefusal.by(replace(by, why=Why.OTHER))
         ends = [d for d, (a, b) in enumerate(zip(one.shape, other.shape)) if a != b]
-        unknown = replace(by, why=Why.MIXES) if len(ends) > 1 else None  # rows beside rows
+        is_pair = len(ends) == 2 and all((one.shape[d], other.shape[d]) == (self.n, self.larger) for d in ends)
+        unknown = replace(by, why=Why.MIXES) if len(ends) > 1 and not is_pair else None  # rows beside rows
         place, each = (ends[0], one.shape[ends[0]] // self.n) if ends else (None, 1)
         if place is not None and (one.shape[place], other.shape[place]) != (each * self.n, each * self.larger):
             unknown = unknown or replace(by, why=Why.GROWS)
@@ -277,7 +292,8 @@ class _Rows:
         is_new = [home not in known for home, known in zip(homes, self.memories)]
         memory, same = [known.setdefault(home, mine) for home, known in zip(homes, self.memories)]
         memory.is_torn = memory.is_torn or same is not memory or is_new[0] != is_new[1]
-        return Value(tuple(one.shape), one.dtype, None if unknown else place, each, unknown, memory=memory)
+        also = ends[1] if is_pair else None
+        return Value(tuple(one.shape), one.dtype, None if unknown else place, each, unknown, memory=memory, also=also)
 
     def _follow(self, entry: Operation, other: Operation) -> None:
         if entry.op is not other.op or len(entry.leaves) != len(other.leaves):
@@ -302,15 +318,36 @@ class _Rows:
         kept = {_home(tensor) for tensor in written}
         fresh = [pair for pair in leaves if isinstance(pair[0], Tensor) and _home(pair[0]) not in kept]
         step.out = [self._placed(*pair, step.cause(Why.NO_RULE)) for pair in fresh]
+        if len(fresh) == 1 and follows_from_sizes(step, step.out[0], fresh[0][1].numel()):
+            is_exact = all(each.is_exact for each in step.tensors())
+            one, two = (self._computed(each, run) for run, each in enumerate((entry, other)))
+            front = two[tuple(slice(size) for size in one.size())]
+            if not is_exact or front.equal(one):
+                made = replace(step.out[0], computed=(one, two), is_exact=is_exact, is_by_place=True)
+                return self._keep(*fresh[0], made)
         problem = self._problem(step)
         self.backward = self.backward or self._mixing(step)
-        self.needs_last = self.needs_last or step.needs_last
+        self.needs_last, self.is_sized = self.needs_last or step.needs_last, self.is_sized or step.is_sized
         for tensor in written:
             self._write(step, self._value(tensor), problem)
         for pair, made in zip(fresh, step.out):
-            self._keep(*pair, self._result(step, made, problem))
+            result = self._result(step, made, problem)
+            if problem is None and result.place is not None:
+                content = false_at_least(step, [tensor.size() for tensor in pair])
+                result = replace(result, computed=content, is_exact=False)
+            self._keep(*pair, result)
         if any(isinstance(leaf, (list, tuple)) for leaf in entry.leaves):
             raise PaddingRefusal.by(step.cause(Why.NO_RULE))
+
+    def _computed(self, entry: Operation, run: int) -> Tensor:
+        """What an operation makes of contents that follow from the sizes."""
+
+        def real(each: Tensor) -> Tensor:
+            return self.known[run][id(each)].content[run]  # type: ignore[index]
+
+        args, kwargs = torch_names.tree_map_only(Tensor, real, (entry.args, {**entry.kwargs, **_on_host(entry.op)}))
+        with torch.inference_mode(False), torch.no_grad():
+            return entry.op(*args, **kwargs)  # type: ignore[no-any-return]
 
     @staticmethod
     def _mixing(step: JudgedOperation) -> Cause | None:
@@ -333,6 +370,8 @@ class _Rows:
             return mixed or step.cause(unknown)
         if mixed is not None:
             return mixed
+        if any(value.also is not None for value in step.tensors()) and not step.keeps_pairs():
+            return step.cause(Why.MIXES)
         why = Why.SIZE if not SIZES.issuperset(touched) else found(step)
         if why in (Why.DRAWS, Why.READS):
             raise PaddingRefusal.by(step.cause(why))
@@ -344,7 +383,7 @@ class _Rows:
         if problem is None and memory.is_torn:
             problem = step.cause(Why.OTHER)
         if problem is None and carrying:
-            if value.place is None:
+            if value.place is None or any(each.also is not None for each in (value, *carrying)):
                 problem = step.cause(Why.MIXES)
             else:
                 problem = self._layout(step, value) if memory.has_rows else step.cause(Why.WRITES)
@@ -353,21 +392,29 @@ class _Rows:
         memory.has_positions = any(map(_is_by_place, carrying))
 
     def _result(self, step: JudgedOperation, made: Value, problem: Cause | None) -> Value:
-        carrying = step.carrying()
+        carrying = step.carrying() if not step.name.startswith("aten::new_") else []
         counts = not carrying and step.name in ("aten::arange", "prims::iota", "aten::slice")
         made = replace(made, is_by_place=counts or any(map(_is_by_place, carrying)))
+        if problem is None and made.also is not None and not step.keeps_pairs():
+            problem = step.cause(Why.MIXES)
         if problem is not None:
-            return replace(made, place=None, unknown=problem)
+            return replace(made, place=None, also=None, unknown=problem)
         if not any(made.memory is each.memory for each in step.tensors()):
             self._note(step, made)
         if made.place is None:
             return replace(made, unknown=made.unknown or step.cause(Why.MIXES)) if carrying else made
-        why = None if RULES.get(step.name) is view else self._layout(step, made)
-        return made if why is None else replace(made, place=None, unknown=why)
+        if carrying:
+            is_view = RULES.get(step.name) is view
+            blocks = blocks_of(carrying[0], made) if is_view else carrying[0].blocks
+            made = replace(made, each=made.each // blocks, blocks=blocks)
+            if not is_view and (why := self._layout(step, made)) is not None:
+                return replace(made, place=None, unknown=why)
+        return made
 
     def _layout(self, step: JudgedOperation, made: Value) -> Cause | None:
         """Why rows do not lie in the result as they do in the arguments."""
-        return step.cause(Why.GROWS) if any(v.each != made.each for v in step.carrying()) else None
+        is_same = all((v.each, v.blocks) == (made.each, made.blocks) for v in step.carrying())
+        return None if is_same else step.cause(Why.GROWS)
 
     def _note(self, step: JudgedOperation, made: Value) -> None:
         """What is known of the content of new memory."""
@@ -406,8 +453,8 @@ class _Rows:
         """Refuse what the caller may not see."""
         if differs(result):
             raise PaddingRefusal.by(Cause("result", None, Why.RETURNS))
-        if isinstance(result, Value) and result.mixed is not None:
-            raise PaddingRefusal.by(result.mixed)
+        if isinstance(result, Value) and (result.mixed or result.also is not None or result.blocks > 1):
+            raise PaddingRefusal.by(result.mixed or Cause("result", None, Why.GROWS))
 
 
 _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -427,6 +474,10 @@ def _constant(one: Tensor, other: Tensor) -> Value:
     ):
         is_same = is_same or (one.shape, one.dtype) == (other.shape, other.dtype) and one.tolist() == other.tolist()
     return Value(tuple(one.shape), one.dtype, unknown=None if is_same else Cause("a constant", None, Why.SIZE))
+
+
+def _on_host(op: Any) -> dict[str, str]:
+    return {"device": "cpu"} if any(each.name == "device" for each in op._schema.arguments) else {}
 
 
 def _name(op: Any) -> str:

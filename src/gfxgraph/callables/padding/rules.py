@@ -1,21 +1,26 @@
 """Which operations keep rows apart.
 
 A tensor carries the rows of a dynamic dim along at most one of its dims, whose size is a constant times the number of
-rows (``[n, 4, 8]`` viewed as ``[4 * n, 8]``). The rows of the call are at its front, padding is behind them, and no
-element of a row depends on another row. So the place of the rows in a result need not be computed: it is the one
-dim whose size is another one in the bucket. An operation that combines rows either removes that dim (a sum, a product
-over it), which the shape shows, or keeps it (softmax, sort, convolution): these have a rule. Any other operation is
-refused by name.
+rows (``[n, 4, 8]`` viewed as ``[n * 4, 8]``, ``[2, n, 8]`` viewed as ``[2 * n, 8]``). The rows of the call are at its
+front, padding is behind them, and no element of a row depends on a later row. So the place of the rows in a result
+need not be computed: it is the one dim whose size is another one in the bucket. An operation that combines rows
+either removes that dim (a sum, a product over it), which the shape shows, or keeps it (softmax, sort, convolution):
+these have a rule. Any other operation is refused by name.
+
+A mask of attention carries rows along two dims: what is computed element by element of rows here and rows there has
+its front block from them alone. Attention over rows is allowed where no row sees a later one: it is causal, or its
+mask is false there, whatever the arguments hold. That is known of masks which are computed from places
+(``k <= q``), also where something else is taken away from them: such content follows from the sizes, and is computed.
 
 Padding used as an index must be a valid one. Zeros are: so an argument's own memory, whatever view of it, is one
-as it stands. What is computed from it is valid if padding repeats the last row. What counts positions is neither,
-but to take of each row its own element (``x[torch.arange(n), i]``).
+as it stands. What is computed from it is valid if padding repeats the last row. What counts positions is looked at.
 """
 
 # ruff: noqa: TID253
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -80,7 +85,9 @@ class Value:
     Attributes:
         shape: its sizes in the call.
         place: the dim that carries rows; None if the tensor is the same in a bucket.
-        each: elements of that dim for each row.
+        also: another one that does, of a mask.
+        each: elements of that dim for each row, one behind the other.
+        blocks: how many times that dim has all rows, one after the other.
         unknown: why nothing is known of it. It does no harm until it reaches a result or an effect.
         is_by_place: an element may depend on the number of its row.
     """
@@ -92,6 +99,13 @@ class Value:
     unknown: Cause | None = None
     is_by_place: bool = False
     memory: Memory = field(default_factory=lambda: Memory(False))
+    also: int | None = None
+    blocks: int = 1
+    computed: tuple[torch.Tensor, torch.Tensor] | None = None
+    """Its content in the call and in the bucket, where that follows from the sizes alone; of bools that are only
+    known to be false in places, all others true.
+    """
+    is_exact: bool = True
 
     @property
     def ndim(self) -> int:
@@ -100,6 +114,16 @@ class Value:
     @property
     def mixed(self) -> Cause | None:
         return self.unknown or self.memory.mixed
+
+    @property
+    def content(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        return None if self.memory.is_written else self.computed
+
+    def counts(self) -> bool:
+        """Whether each element is the number of its row."""
+        if self.content is None or not self.is_exact:
+            return self.memory.is_count
+        return all(each.flatten().equal(torch.arange(each.numel(), dtype=each.dtype)) for each in self.content)
 
     @property
     def is_free(self) -> bool:
@@ -132,6 +156,8 @@ class JudgedOperation:
         self.out = out
         self.needs_last = False
         """Padding must repeat the last row: rows are indices that were computed."""
+        self.is_sized = False
+        """Whether content that follows from the sizes was looked at: of another bucket it is another one."""
 
     def __getitem__(self, name: str) -> Any:
         return self.args.get(name)
@@ -149,14 +175,21 @@ class JudgedOperation:
     def carrying(self) -> list[Value]:
         return [value for value in self.tensors() if value.place is not None]
 
+    def keeps_pairs(self) -> bool:
+        """Whether it takes elements of masks one by one, or none."""
+        return torch.Tag.pointwise in self.op.tags or self.kind in _ONE_BY_ONE
+
     def only_first(self) -> bool:
         first, *others = self.tensors()
         return all(value.is_free for value in others)
 
-    def usable_index(self, index: Value) -> Why | None:
+    def usable_index(self, index: Value, size: int) -> Why | None:
         """Why the padding of an index may be out of range; None if it cannot. Notes what that needs."""
         if index.place is None:
             return None
+        if index.content is not None and index.is_exact:
+            used, self.is_sized = index.content[1], True
+            return None if -size <= int(used.min()) and int(used.max()) < size else Why.INDEX
         if index.is_by_place or index.memory.has_positions:
             return Why.INDEX
         self.needs_last = self.needs_last or not index.memory.is_given
@@ -169,6 +202,12 @@ class JudgedOperation:
             return list(range(ndim))
         return [d % ndim for d in (named if isinstance(named, (list, tuple)) else [named])]
 
+
+_RESHAPES = frozenset(f"aten::{name}" for name in "expand unsqueeze squeeze transpose permute t detach alias".split())
+_ONE_BY_ONE = _RESHAPES | {"aten::clone", "aten::_to_copy", "aten::scaled_dot_product_attention"}
+_FROM_SIZES = frozenset("aten::arange prims::iota aten::ones aten::zeros aten::full".split())
+_MOST_COMPUTED = 1 << 22
+"""Most elements of a tensor whose content is computed from the sizes."""
 
 Rule = Callable[[JudgedOperation], "Why | None"]
 """Returns why rows do not stay apart, or None. Whether they are taken together is also seen from the shapes."""
@@ -215,6 +254,32 @@ def along(step: JudgedOperation) -> Why | None:
     return Why.MOVES if any(v.place in step.dims(ndim) for v in step.carrying() if v.ndim == ndim) else None
 
 
+def follows_from_sizes(step: JudgedOperation, made: Value, n: int) -> bool:
+    """Whether a result's content can be computed.
+
+    Args:
+        n: its elements in the bucket.
+    """
+    if made.dtype not in (torch.bool, torch.int32, torch.int64) or n > _MOST_COMPUTED or step.op._schema.is_mutable:
+        return False
+    given = [*step.tensors()]
+    is_known = all(each.content is not None for each in given) and (bool(given) or step.name in _FROM_SIZES)
+    return is_known and (all(each.is_exact for each in given) or (step.name in _RESHAPES and len(given) == 1))
+
+
+def false_at_least(step: JudgedOperation, sizes: Sequence[torch.Size]) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Where a conjunction is false whatever else is in it, as the content of `Value`; None if unknown.
+
+    Args:
+        sizes: of the result in the call and in the bucket.
+    """
+    known = [each.content for each in step.tensors() if each.content is not None]
+    if not known or step.name != "aten::bitwise_and" or step.out[0].dtype is not torch.bool:
+        return None
+    one, other = (functools.reduce(torch.logical_and, each).expand(size) for each, size in zip(zip(*known), sizes))
+    return one, other
+
+
 # -- sizes and places ----------------------------------------------------------------------------------
 
 
@@ -229,11 +294,17 @@ def repeat(step: JudgedOperation) -> Why | None:
 
 @rule("view _unsafe_view reshape _reshape_alias")
 def view(step: JudgedOperation) -> Why | None:
-    """In row-major order, what is before the rows must stay before them: not in ``[4, n]`` viewed as ``[4 * n]``."""
+    """In row-major order, what is before the rows stays before them."""
     value, out = step["self"], step.out[0]
     if out.place is None or value.place is None or (step["dtype"] is not None and value.place == value.ndim - 1):
         return Why.GROWS
-    return None if math.prod(value.shape[: value.place]) == math.prod(out.shape[: out.place]) else Why.GROWS
+    return None if blocks_of(value, out) else Why.GROWS
+
+
+def blocks_of(value: Value, out: Value) -> int:
+    """How many times the rows lie in the one dim of a view; 0 if they are cut there."""
+    blocks, rest = divmod(math.prod(value.shape[: value.place]) * value.blocks, math.prod(out.shape[: out.place]))
+    return 0 if rest or out.each * out.blocks % (blocks or 1) else blocks
 
 
 RULES["prims::iota"] = RULES["aten::arange"] = by_shape
@@ -263,10 +334,21 @@ def pad(step: JudgedOperation) -> Why | None:
       "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
       "_scaled_dot_product_attention_math _scaled_dot_product_fused_attention_overrideable tril triu")  # fmt: skip
 def attention(step: JudgedOperation) -> Why | None:
-    """Rows among the batch and the heads."""
+    """Rows among the batch and the heads, or those that are attended to, if none sees a later one."""
     if step["dropout_p"]:
         return Why.DRAWS
-    return Why.MIXES if any((v.place or 0) >= v.ndim - 2 for v in step.carrying()) else None
+    if all((v.place or 0) < v.ndim - 2 and v.also is None for v in step.carrying()):
+        return None
+    given = [step[name] for name in ("query", "key", "value")]
+    mask = step["attn_mask"]
+    if None in given or any(v.place != v.ndim - 2 or v.each * v.blocks != 1 for v in given):
+        return Why.MIXES
+    if mask is None:
+        return None if step["is_causal"] else Why.MIXES
+    if mask.content is None or mask.dtype is not torch.bool or mask.also != mask.ndim - 1:
+        return Why.MIXES
+    step.is_sized = True
+    return Why.MIXES if mask.content[1].triu(1).any() else None
 
 
 @rule("_native_multi_head_attention _transformer_encoder_layer_fwd")
@@ -334,13 +416,15 @@ def mixes_backward(step: JudgedOperation) -> bool:
 
 @rule("embedding")
 def embedding(step: JudgedOperation) -> Why | None:
-    return step.usable_index(step["indices"]) if step["weight"].is_free else Why.MOVES
+    weight: Value = step["weight"]
+    return step.usable_index(step["indices"], weight.shape[0]) if weight.is_free else Why.MOVES
 
 
 @rule("index_select")
 def index_select(step: JudgedOperation) -> Why | None:
     value: Value = step["self"]
-    return Why.MOVES if value.place == step["dim"] % value.ndim else step.usable_index(step["index"])
+    dim = step["dim"] % value.ndim
+    return Why.MOVES if value.place == dim else step.usable_index(step["index"], value.shape[dim])
 
 
 @rule("gather")
@@ -349,7 +433,7 @@ def gather(step: JudgedOperation) -> Why | None:
     dim = step["dim"] % value.ndim
     if value.place == dim or (value.place != each.place and (value.place is not None or each.place != dim)):
         return Why.MOVES
-    return step.usable_index(each)
+    return step.usable_index(each, value.shape[dim])
 
 
 @rule("scatter scatter_add scatter_reduce")
@@ -361,7 +445,7 @@ def scatter(step: JudgedOperation) -> Why | None:
     is_beside = isinstance(source, Value) and source.ndim and source.place != value.place
     if value.place == step["dim"] % value.ndim or each.place != value.place or is_beside:
         return Why.MOVES
-    return step.usable_index(each)
+    return step.usable_index(each, value.shape[step["dim"]])
 
 
 @rule("index_copy index_add index_fill")
@@ -375,16 +459,17 @@ def index_copy(step: JudgedOperation) -> Why | None:
 
 @rule("index _unsafe_index")
 def index(step: JudgedOperation) -> Why | None:
-    """Rows are not indexed, except each row's own: ``x[arange(n), i]``."""
+    """Rows are not indexed, except each row's own: ``x[arange(n), i]``, ``mask[:, arange(n)[:, None]]``."""
     value: Value = step["self"]
     indices: dict[int | None, Value] = {at: each for at, each in enumerate(step["indices"]) if each is not None}
     if any(each.dtype in (torch.bool, torch.uint8) for each in indices.values()):
         return Why.READS
     own = indices.pop(value.place, None)
     carry = any(each.place is not None for each in indices.values())
-    if value.place is not None and (carry if own is None else not own.memory.is_count or own.place is None):
+    if value.place is not None and (carry if own is None else own.place is None or not own.counts()):
         return Why.MOVES
-    return next((why for each in indices.values() if (why := step.usable_index(each)) is not None), None)
+    found = (step.usable_index(each, value.shape[at or 0]) for at, each in indices.items())
+    return next((why for why in found if why is not None), None)
 
 
 @rule("index_put _unsafe_index_put _index_put_impl")

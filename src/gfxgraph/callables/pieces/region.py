@@ -5,9 +5,12 @@ move, and a few that change each time. Copying all of them costs more than the r
 Inductor declares static, and those that the region writes to, are bound to their addresses, and one C
 call compares all of these; the rest goes to a graphed callable, with its buffers, memory limit and fallbacks.
 
-    inputs ── all bound addresses unchanged? ──> variant ──> graphed callable
+    inputs ── all addresses those of the variant that came next the last time? ──> variant ──> graphed callable
                       └── no ──> another variant, for the present addresses
                                    └── too many ──> inputs that move are copied; written ones make it eager
+
+One region may serve many modules of a kind, such as layers that are compiled one by one: each has a variant, and in
+the next step they come in the same order.
 
 Invariants: a variant runs only while a tensor of the present call lies at each of its addresses, so nothing
 has to be kept alive for it. The backward's inputs are results of the forward, whose memory must be free to
@@ -24,6 +27,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from gfxgraph import torch_names
 from gfxgraph.callables.captured import CapturedCallable, Options
@@ -36,10 +40,11 @@ from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, tensor_at
 from gfxgraph.types import ReplayMode
 from gfxgraph.watching.watch import same_addresses
 
-MAX_VARIANTS = 4
-"""Sets of addresses kept captured; the least recently used is evicted first."""
+MAX_VARIANTS = 128
+"""Sets of addresses kept captured, as many as torch's own graphs; the least recently used is evicted first."""
 MAX_PLACES = 4
-"""Addresses at which one static input is seen before it is copied instead: eager results, two sets of buffers."""
+"""Addresses at which one static input is seen before it is copied instead: eager results, two sets of buffers. So
+many for each module; those of a parameter, `MAX_VARIANTS` at most, tell how many modules there are."""
 ALIGNMENT = 16
 """The alignment of addresses that Inductor's kernels assume, in bytes."""
 
@@ -110,7 +115,8 @@ class Region(CapturedCallable):
         _regions.add(self)
 
     def __call__(self, inputs: list[Any]) -> Any:
-        variant = self._last
+        last = self._last
+        variant = last.following() if last is not None else None
         if (
             variant is None
             or not same_addresses(inputs, variant.addresses, variant.positions)
@@ -124,10 +130,12 @@ class Region(CapturedCallable):
             if variant is None:
                 self.eager.count(self.why_eager)
                 return self.run(inputs)
-            self._last = variant
+            if last is not None:
+                last.following = weakref.ref(variant)
+        self._last = variant
         given = [inputs[i] for i in variant.moving]
         # What the forward saved is bound by its address, and this list may be all that holds it.
-        held = [inputs[i] for i in variant.positions]
+        held = inputs.copy()
         inputs.clear()  # as Inductor's callables do
         result = variant(*given)
         del held
@@ -152,8 +160,11 @@ class Region(CapturedCallable):
         if found is None:
             if self._restless(inputs, fixed):
                 return self._find(inputs)
-            if len(self._variants) >= MAX_VARIANTS:
-                self._keep_counts(self._variants.pop(next(iter(self._variants))))
+            gone = [key for key, each in self._variants.items() if each.is_of_no_module]
+            if len(self._variants) - len(gone) >= MAX_VARIANTS:
+                gone.append(next(iter(self._variants)))
+            for old in gone:
+                self._keep_counts(self._variants.pop(old))
             found = Variant(self, inputs, fixed)
         self._variants[key] = found  # the most recently used comes last
         return found
@@ -171,12 +182,12 @@ class Region(CapturedCallable):
 
     def _restless(self, inputs: Sequence[Any], fixed: tuple[int, ...]) -> bool:
         """Whether to stop: some inputs move too often to be bound, or the region to be captured."""
-        moving = set()
         for i in fixed:
-            places = self._places.setdefault(i, set())
-            places.add(inputs[i].data_ptr())
-            if len(places) > MAX_PLACES:
-                moving.add(i)
+            self._places.setdefault(i, set()).add(inputs[i].data_ptr())
+        places = {i: len(self._places[i]) for i in fixed}
+        n_modules = max([1, *(n for i, n in places.items() if isinstance(inputs[i], Parameter))])
+        most = {i: MAX_VARIANTS if isinstance(inputs[i], Parameter) else MAX_PLACES * n_modules for i in fixed}
+        moving = {i for i in fixed if places[i] > most[i]}
         if moving & self.mutated:
             self.fall_back("a tensor that it writes to has a new address each time")
         else:
@@ -253,6 +264,9 @@ class Variant(Graphed):
         for i in fixed:
             self.addresses[i] = inputs[i].data_ptr()
             bound[i] = inputs[i].detach() if region.owns(i) else tensor_at(Layout.of(inputs[i]))
+        self.following: weakref.ref[Variant] = weakref.ref(self)
+        """The variant of the call after the last one of this."""
+        self._parameters = [weakref.ref(inputs[i]) for i in fixed if isinstance(inputs[i], Parameter)]
         moving = self.moving = [i for i in range(len(inputs)) if self.addresses[i] is None]
         whole, is_apart = region.run, region.computes_into_arguments
 
@@ -266,6 +280,11 @@ class Variant(Graphed):
         homes = frozenset(t.untyped_storage().data_ptr() for t in bound if isinstance(t, Tensor) and t.numel())
         vars(run).update(homes=homes, names=[region.names[i] for i in moving] if region.names else [])
         super().__init__(run, region.options, name=region.name)
+
+    @property
+    def is_of_no_module(self) -> bool:
+        """Whether a parameter that it is bound to is gone, so that its call cannot come again."""
+        return any(parameter() is None for parameter in self._parameters)
 
 
 def _layouts(inputs: Sequence[Any], which: Sequence[int]) -> list[Any]:

@@ -19,6 +19,7 @@ Source: decision 0111; torch._dynamo (2.9 to 2.13) for its interfaces.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import gc
@@ -692,17 +693,14 @@ class Frontend:
     def offer(self, world: World, args: Args, kwargs: Kwargs, kind: object) -> None:
         """Have other instances of the code take the trace of a world, if it holds nothing of this one alone."""
         entry = next((each for each in self._entries if each.guards is world.guards), None)
-        is_own = world.asks_guards or world.why_eager or world.takes_gradients or self.keeps
-        if entry is None or world.run is None or is_own:
+        is_own = world.asks_guards or world.why_eager or world.takes_gradients or self.keeps or not world.run
+        if entry is None or is_own:
             return
-        scope = {**world._names, "L": self._given(args, kwargs)}
-        alive = same_code.compared_by_address(world.guards.root, scope)
-        if alive is None or not same_code.name_of_graph(world.found, entry.code, entry.names):
-            return
-        found = dataclasses.replace(world.found)
-        remarks = frozenset(self.remarks)
-        trace = same_code.SharedTrace(world.guards, entry.names, entry.code, found, remarks, kind, world.facts, alive)
-        same_code.keep(self._key, trace)
+        alive = same_code.compared_by_address(world.guards.root, {**world._names, "L": self._given(args, kwargs)})
+        if alive is not None and same_code.name_of_graph(world.found, entry.code, entry.names):
+            of_frame, found, remarks = (world.guards, entry.names, entry.code), copy.copy(world.found), self.remarks
+            trace = same_code.SharedTrace(*of_frame, found, frozenset(remarks), kind, world.facts, alive)
+            same_code.keep(self._key, trace)
 
     def _take(self, args: Args, kwargs: Kwargs, kind: object) -> World | None:
         """The world of a call that Dynamo's code for another instance serves; None if there is none."""

@@ -137,8 +137,8 @@ class Granted:
         facts |= {("keys", name(each)): weakly(tuple(keys)) for each, keys in self._keys}
         facts |= {("absent", name(each)): absent for each, absent in self._absent}
         facts |= {("zero", name(each), key): value for each, key, value in self._zeros}
-        environment = self._environment and frozenset(self._environment[1].items())
-        return {**facts, "process": (weakly(tuple(self._hooks or ())), self._registered, environment)}
+        variables = self._environment and frozenset(self._environment[1].items())
+        return {**facts, "process": (weakly(tuple(self._hooks or ())), self._registered, variables)}
 
     def _take_absent(self, watch: GuardWalk, code: Sequence[types.CodeType], does_catch: bool) -> None:
         """Record what is absent: Dynamo guards that in objects and classes, not in bases nor where an error is

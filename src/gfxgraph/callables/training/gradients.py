@@ -39,11 +39,11 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.arena import Arena, arena_of, capture_graph, carries, draws, replay, writes_of, written_inputs
+from gfxgraph.callables.arena import Arena, arena_of, capture_graph, carries, replay, writes_of, written_inputs
 from gfxgraph.callables.buffers import Buffers, StaticInput, builder, copy_all, is_dense
 from gfxgraph.callables.captured import CapturedCallable, label_of
 from gfxgraph.callables.fast_path import GuardWriter
-from gfxgraph.callables.joined_launch import CopiedReplay, CopyLaunches, FixedCopies, copy_kernel
+from gfxgraph.callables.joined_launch import CopiedReplay
 from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten, never
 from gfxgraph.callables.trace.dynamo import local
 from gfxgraph.callables.trace.world import World
@@ -58,8 +58,8 @@ MAX_BACKWARDS = 4
 """Most sets of differentiated results that get a backward of their own; others run the function itself."""
 MAX_WAIT = 1024
 """Most calls to wait before another fast path is made, where the last ones served none."""
-SMALL_NBYTES, MOST_SHARED_NBYTES, ALIGNMENT = 1 << 16, 1 << 21, 512
-"""Gradients up to this size share an allocation, of at most this size, each at such an address."""
+SMALL_NBYTES, MOST_SHARED, ALIGNMENT = 1 << 16, 32, 512
+"""Gradients up to this size share an allocation, at most so many, each at a multiple of the last, as torch's are."""
 _OVER_CAP = "a capture would exceed the memory limit"
 
 
@@ -211,22 +211,19 @@ class _Pair:
     def __init__(self, owner: Gradients, arena: Arena, given: list[Tensor]) -> None:
         self.owner, self.arena = owner, arena
         self.copied = [k for k, i in enumerate(owner.at) if i not in owner.in_place]
-        self._static = [
+        static = [
             StaticInput(t.detach().requires_grad_(t.requires_grad))
             if i in owner.in_place
             else StaticInput.like(t, None, Buffers(), 0)
             for i, t in zip(owner.at, given)
         ]
-        self.statics = [static.tensor for static in self._static]
-        self._moving = [(k, self._static[k].span) for k in self.copied]
-        self._kernel = copy_kernel(arena.state, arena.device_index)
-        self._launches = CopyLaunches(arena.state, arena.last_raw)
-        targets = [self.statics[k].detach() if flat is None else flat for k, flat in self._moving]
-        self._copy_in = self._copies(targets, is_into=True)
+        self.statics = [each.tensor for each in static]
+        moving = [static[k] for k in self.copied]
+        self._spans = [each.span for each in moving]
+        self._targets = [each.tensor.detach() if each.span is None else each.span for each in moving]
         self._number = 0
         self.lock = threading.Lock()
-        with torch.no_grad():
-            self._fill(given)
+        copy_all(self._targets, self._moved(given))
         # Each a new leaf: if it were a view, as eager's argument may be, gradients would bypass it.
         inputs = self._with(self.statics)
         with torch.enable_grad():
@@ -236,8 +233,8 @@ class _Pair:
         for k in set(self.copied).intersection(written):
             name = owner.names[owner.at[k]] or "a tensor that it computed earlier"
             raise RuntimeError(f"it writes to {name} where a result needs gradients: write to {name}.clone()")
-        self.saved = [k for k in range(len(self.statics)) if k not in written]
-        """The inputs that must be the same in the backward: all but those that the forward writes."""
+        self.is_saved = [k not in written for k in range(len(self.statics))]
+        """Which inputs must be the same in the backward: all but those that the forward writes."""
         self._carried = [self.statics[k].detach() for k in written] if carries(self._forward) else []
         """What the forward writes and later forwards depend on."""
         results: list[Tensor] = []
@@ -254,47 +251,19 @@ class _Pair:
         """By which results receive gradients."""
         self._all = (True,) * len(ends)
         for arrivals in (*owner.arrivals, self._all):
-            self.backwards[arrivals] = self._backward(ends, arrivals)
+            self.backwards[arrivals] = self._whole = self._backward(ends, arrivals)
         self._generators = list(self._forward._program.generators)
         self.is_plain = self._forward.is_plain
         self.needs = [t.requires_grad for t in self.made]
         # Only the results' memory is needed from here on, not their autograd history.
         self.made = [t.detach() for t in self.made]
         run = functools.partial(replay, self._forward)
-        self._run = self._copied(self._forward, run, self._copy_in, self.made, _allocator(self.made))
-
-    def _copied(
-        self,
-        graph: Any,
-        run: Callable[[], None],
-        into: FixedCopies,
-        made: Sequence[Tensor],
-        allocate: Callable[[], list[Tensor]],
-    ) -> CopiedReplay:
-        """A graph's replay into new tensors like ``made``."""
-        back = self._copies(made, is_into=False)
-        is_random = None if graph.is_plain else draws(graph) or graph.is_opaque
-        return CopiedReplay(self.arena, graph, run, into, back, allocate, is_random)
-
-    def _copies(self, fixed: Sequence[Tensor], *, is_into: bool) -> FixedCopies:
-        return FixedCopies(self._launches, self._kernel, fixed, is_into=is_into)
-
-    def _on_this_stream(self) -> int:
-        """Have the copies launched on the current stream; return its handle."""
-        device = self.arena.device_index
-        stream = torch_names._cuda_getCurrentRawStream(device)
-        if stream != self._launches.stream:
-            self._launches.to(stream)
-        if device not in self.arena.contexts.devices:
-            self.arena.contexts.give(device)
-        return stream
+        self._run = CopiedReplay(arena, self._forward, run, self._targets, self.made, _allocator(self.made))
 
     def _moved(self, given: Sequence[Tensor]) -> list[Tensor]:
         """What is copied into the graph's memory."""
-        return [given[k] if flat is None else _flat(given[k], flat) for k, flat in self._moving]
-
-    def _fill(self, given: Sequence[Tensor]) -> None:
-        self._copy_in(self._moved(given))
+        pairs = zip([given[k] for k in self.copied], self._spans)
+        return [t if flat is None else t.as_strided(flat.size(), (1,), t.storage_offset()) for t, flat in pairs]
 
     def _with(self, tensors: Sequence[Tensor]) -> list[Any]:
         """The function's inputs, these tensors among them."""
@@ -315,16 +284,12 @@ class _Pair:
                 lambda: torch.autograd.grad(from_, wanted, arriving, allow_unused=True, retain_graph=not is_last),
                 self._forward.pool(),
             )
-        made = [k for k, grad in zip(at, found) if grad is not None]
+        of = {k: grad for k, grad in zip(at, found) if grad is not None}
+        made = sorted(of, key=lambda k: of[k].nbytes > SMALL_NBYTES)
         pick = itemgetter(-1, *[made.index(k) if k in made else -1 for k in range(len(self.statics))])
-        sources = [grad for grad in found if grad is not None]
-        into = self._copies(arriving, is_into=True)
-        replayed = self._copied(graph, graph.replay, into, sources, _parts_allocator(sources))
-
-        def run(came: list[Tensor], stream: int, are_alike: bool) -> tuple[Any, ...]:
-            return pick((*replayed(came, stream, are_alike=are_alike), None))
-
-        return run
+        sources = [of[k] for k in made]
+        replayed = CopiedReplay(self.arena, graph, graph.replay, arriving, sources, _parts_allocator(sources))
+        return lambda came, are_alike: pick((*replayed(came, are_alike), None))
 
     # -- replay ---------------------------------------------------------------------------------------
 
@@ -332,15 +297,16 @@ class _Pair:
         """Replay the forward; return what was before it, and results owned by the caller."""
         states = [each.get_state() for each in self._generators] if self._run.draws is not False else []
         carried = [t.clone() for t in self._carried]
-        results = self._run(self._moved(given), self._on_this_stream())
+        results = self._run(self._moved(given))
         self._number += 1
         return (self._number, states, carried), results
 
     def run_backward(self, before: _Before, saved: Sequence[Tensor], grads: Sequence[Any]) -> tuple[Any, ...]:
         """Replay the backward of a forward; return gradients owned by the caller, for each input."""
         came = list(compress(grads, self.needs))
-        stream = self._on_this_stream()
         are_alike = self._are_like_arriving(*came)
+        if are_alike and before[0] == self._number:
+            return self._whole(came, True)
         arrivals = self._all if are_alike else tuple([grad is not None for grad in came])
         if not are_alike and any(grad is not None and is_one(grad) for grad in came for is_one in _BATCHED):
             self.owner.eager.count("several gradients arrive at once (is_grads_batched, vmap)")
@@ -351,19 +317,17 @@ class _Pair:
         else:
             if before[0] != self._number:  # restore what the forward saved for these inputs
                 with self._as_then(before):
-                    self._fill(self._given(saved))
+                    copy_all(self._targets, self._moved(self._given(saved)))
                     self._forward.replay()
                 self._number += 1
-            return self.backwards[arrivals]([grad for grad in came if grad is not None], stream, are_alike)
+            return self.backwards[arrivals]([grad for grad in came if grad is not None], are_alike)
         with self._as_then(before):
             return self._grad(saved, grads, create_graph=False)
 
     def _given(self, saved: Sequence[Tensor]) -> list[Tensor]:
         """A call's inputs, by those that were saved."""
-        given = list(self.statics)
-        for k, tensor in zip(self.saved, saved):
-            given[k] = tensor
-        return given
+        rest = iter(saved)
+        return [next(rest) if is_saved else static for static, is_saved in zip(self.statics, self.is_saved)]
 
     def run_differentiable(self, before: _Before, saved: Sequence[Tensor], grads: Sequence[Any]) -> tuple[Any, ...]:
         """Compute differentiable gradients with the function itself: a graph gives only numbers."""
@@ -403,50 +367,42 @@ class _Pair:
             now.put_back()
 
 
-_Backward = Callable[[list[Tensor], int, bool], tuple[Any, ...]]
-"""Given the gradients that arrive, the stream, and whether they are laid out as the graph's own."""
+_Backward = Callable[[list[Tensor], bool], tuple[Any, ...]]
+"""Given the gradients that arrive, and whether they are laid out as the graph's own."""
 _Before = tuple[int, list[Any], list[Tensor]]
 """A forward's number, the random states before it, and what it changed of what forwards depend on."""
 
 
-def _flat(tensor: Tensor, like: Tensor) -> Tensor:
-    return tensor.as_strided(like.size(), (1,), tensor.storage_offset())
-
-
 def _allocator(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
     """A function that allocates tensors like these, bypassing the dispatcher if possible, as compiled code does."""
-    empty = torch_names._empty_strided_cuda
-    about = [(tuple(t.size()), torch.empty_like(t).stride(), t.dtype) for t in tensors]
+    empty, like, current = torch_names._empty_strided_cuda, torch.empty_like, torch_names._cuda_getDevice
+    about = [(tuple(t.size()), like(t).stride(), t.dtype) for t in tensors]
     try:
-        if about and empty is not None and torch.cuda.device_count() == 1:
+        if about and empty is not None:
             empty(*about[0])
-            return lambda: list(map(empty, *zip(*about)))
+            columns, device = list(zip(*about)), tensors[0].get_device()
+            return lambda: list(map(empty, *columns) if current() == device else map(like, tensors))
     except RuntimeError:  # a torch without it for this device
         pass
-    return lambda: list(map(torch.empty_like, tensors))
+    return lambda: list(map(like, tensors))
 
 
 def _parts_allocator(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
-    """As above; small ones of one dtype are parts of one allocation, each with a version of its own."""
+    """As above; the small ones, which come first, are parts of few allocations, each with a version of its own."""
     part_of = torch_names._reinterpret_tensor
-    if part_of is None:
-        return _allocator(tensors)
-    wholes: list[list[int]] = []
-    """Of each allocation the number of elements, and the tensor that lends it its dtype."""
-    shared: dict[torch.dtype, int] = {}
+    small = [t for t in tensors if t.nbytes <= SMALL_NBYTES and part_of is not None]
+    sizes: dict[tuple[torch.dtype, int], int] = {}
+    """Of each allocation the number of elements."""
     parts = []
-    for i, t in enumerate(tensors):
-        at = shared.get(t.dtype, -1)
-        if t.nbytes > SMALL_NBYTES or at < 0 or wholes[at][0] * t.itemsize >= MOST_SHARED_NBYTES:
-            at = len(wholes)
-            wholes.append([0, i])
-            if t.nbytes <= SMALL_NBYTES:
-                shared[t.dtype] = at
-        parts.append((at, tuple(t.size()), torch.empty_like(t).stride(), wholes[at][0]))
-        wholes[at][0] += -(-t.nbytes // ALIGNMENT) * ALIGNMENT // t.itemsize
-    allocate = _allocator([torch.empty(n, dtype=tensors[i].dtype, device=tensors[i].device) for n, i in wholes])
-    ats, *about = zip(*parts) if parts else ((), (), (), ())
-    return lambda: list(map(part_of, map(allocate().__getitem__, ats), *about))
+    for i, t in enumerate(small):
+        whole = t.dtype, i // MOST_SHARED
+        at = sizes.get(whole, 0)
+        sizes[whole] = at - t.nbytes // -ALIGNMENT * ALIGNMENT // t.itemsize
+        parts.append(([*sizes].index(whole), tuple(t.size()), torch.empty_like(t).stride(), at))
+    flat = [tensors[0].new_empty((), dtype=dtype).expand(n) for (dtype, _), n in sizes.items()]
+    numbers, *about = zip(*parts) if parts else ((), (), (), ())
+    allocate, n = _allocator([*flat, *tensors[len(small) :]]), len(flat)
+    return lambda: [*map(part_of, map((made := allocate()).__getitem__, numbers), *about), *made[n:]]
 
 
 @dataclass(frozen=True)
@@ -516,7 +472,7 @@ class _Replay(torch.autograd.Function):
         with pair.lock:
             ctx.before, results = pair.run_forward(given)
         # Saved through autograd: changing an input in place before the backward raises torch's own error.
-        ctx.save_for_backward(*[given[k] for k in pair.saved])
+        ctx.save_for_backward(*compress(given, pair.is_saved))
         if not all(pair.needs):
             ctx.mark_non_differentiable(*[t for t, needs in zip(results, pair.needs) if not needs])
         return tuple(results)

@@ -212,7 +212,7 @@ def enter(holder: object) -> None:
     turn = capture_lock.Turn()
     with capture_lock.lock:
         holders[id(holder)] = turn  # noted before it is taken: an interrupt may strike at any line
-    capture_lock.take(turn)
+    capture_lock.begin_turn(turn)
     with capture_lock.lock:
         if not NAMES:
             install()
@@ -254,12 +254,12 @@ def _leave(gone: Iterable[int]) -> None:
     with capture_lock.lock:
         for holder in gone:
             if holder in holders:
-                capture_lock.give(holders[holder])
+                capture_lock.end_turn(holders[holder])
                 holders.pop(holder, None)
         if holders or not NAMES:
             return
         NAMES.take_back()
-        dead = capture_lock.kept()
+        dead = capture_lock.take_deferred()
     if dead:
         _bury(dead)
 
@@ -273,7 +273,7 @@ def _bury(dead: list[object]) -> None:
 
 def end_in_child() -> None:
     """In a forked child: put back what the captures had replaced, and destroy no graph: they are the parent's."""
-    for each in capture_lock.kept():
+    for each in capture_lock.take_deferred():
         process.never_destroy(each)
     capture_lock.forget_all()
     _leave(list(holders))

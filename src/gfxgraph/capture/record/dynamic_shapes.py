@@ -212,7 +212,7 @@ class MovingTensors:
         ref, step = self._read(session, name, func, args, kwargs, value)
         session.add(step)
         if name in _COUNTS and type(value) is int:
-            return session.values.give(value, ref, step.at)
+            return session.values.give_number(value, ref, step.at)
         session.values.escaped(ref, value, name)
         return value
 

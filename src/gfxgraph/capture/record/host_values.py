@@ -137,7 +137,7 @@ class HostValues:
         """``tensor.item()`` inside the capture: a number that carries its expression, or a plain bool."""
         value, ref, where = self._read(partial(_below_modes, STOCK["item"], tensor), name)
         if not isinstance(value, bool):
-            return self.give(value, ref, where)
+            return self.give_number(value, ref, where)
         self.escaped(ref, value, name, where)
         return value
 
@@ -157,7 +157,7 @@ class HostValues:
 
     def elements(self, value: Any, ref: Ref) -> Any:
         if not isinstance(value, list):
-            return self.give(value, ref)
+            return self.give_number(value, ref)
         return [
             self.elements(part, self.numbers.add(part, operator.getitem, (ref, index)))
             for index, part in enumerate(value)
@@ -269,7 +269,7 @@ class HostValues:
 
     # -- numbers --------------------------------------------------------------------------------------
 
-    def give(self, value: Any, ref: Ref, where: Place | None = None) -> Any:
+    def give_number(self, value: Any, ref: Ref, where: Place | None = None) -> Any:
         """The number that the program gets; pinned, and plain, where torch's calls with it could not be seen."""
         is_int = isinstance(value, int)
         if wants_plain_numbers() or (is_int and not self._capturing().moving.starts()):
@@ -313,7 +313,7 @@ class HostValues:
         if flows and isinstance(value, tuple):
             return tuple(keeper.elements([*value], ref))
         if flows and is_number(value) and not isinstance(value, bool):
-            return keeper.give(value, ref)
+            return keeper.give_number(value, ref)
         keeper.escaped(ref, value, kind or getattr(func, "__name__", str(func)))
         return value
 

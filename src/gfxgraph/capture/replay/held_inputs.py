@@ -331,9 +331,9 @@ class HeldInputs:
             is_bound_anew: the variable has another tensor of its kind, so that the graph reads an old one.
         """
         reason = "is held by the graph alone: replays read what it held last; copy into it what is new"
-        self.say("input_let_go", name, tensor, reason, is_stale=is_bound_anew)
+        self.tell_stale("input_let_go", name, tensor, reason, is_stale=is_bound_anew)
 
-    def say(self, code: str, name: str, tensor: Tensor, reason: str, *, is_stale: bool = True) -> None:
+    def tell_stale(self, code: str, name: str, tensor: Tensor, reason: str, *, is_stale: bool = True) -> None:
         """Tell of an input that may be stale; where that is not allowed, refuse.
 
         Raises:
@@ -474,7 +474,7 @@ class _Change:
                     self.held.let_go(slot.holder.name, slot.memory, slot.holder.is_bound_anew)
             elif now is not slot.was and not slot.holder.is_slot and (others or self._is_used(slot)):
                 why = "was replaced, but is used elsewhere: replays read the captured one"
-                self.held.say("input_kept", slot.holder.name, slot.memory, why)
+                self.held.tell_stale("input_kept", slot.holder.name, slot.memory, why)
                 self._drop(slot)
             elif not (isinstance(now, Tensor) and now.is_cuda and slot.is_like(now)):
                 self._refuse(slot, kind_of(now))

@@ -36,6 +36,14 @@ def ran(driver: GraphDriver, graph_exec: int, stream: int) -> None:
     driver.synchronize_stream(stream)
 
 
+def captured(driver: GraphDriver, stream: int, *work: Callable[[], object]) -> int:
+    """The graph of a capture of ``work``."""
+    driver.begin_capture(stream)
+    for each in work:
+        each()
+    return driver.end_capture(stream)
+
+
 def works_again(driver: GraphDriver, gpu: HipCalls, stream: int) -> None:
     """``stream`` executes work and captures anew."""
     assert driver.capture_info(stream).status is CaptureStatus.NONE
@@ -43,9 +51,7 @@ def works_again(driver: GraphDriver, gpu: HipCalls, stream: int) -> None:
     gpu.memset(buffer, 1, stream)
     driver.synchronize_stream(stream)
     assert gpu.read(buffer) == 0x01010101, "work sent to the stream vanished"
-    driver.begin_capture(stream)
-    gpu.memset(buffer, 2, stream)
-    graph = driver.end_capture(stream)
+    graph = captured(driver, stream, lambda: gpu.memset(buffer, 2, stream))
     assert len(driver.nodes(graph)) == 1
     graph_exec = driver.instantiate(graph)
     ran(driver, graph_exec, stream)
@@ -186,9 +192,7 @@ def arguments(driver: GraphDriver, gpu: HipCalls) -> Facts:
     facts: Facts = {}
     for how in ("add_by_stub", "add_by_module", "add_packed"):
         source, out, stream = gpu.buffer(1), gpu.buffer(), gpu.stream()
-        driver.begin_capture(stream)
-        getattr(gpu, how)(out, source, 4, stream)
-        graph = driver.end_capture(stream)
+        graph = captured(driver, stream, partial(getattr(gpu, how), out, source, 4, stream))
         (node,) = driver.nodes(graph)
         seen = driver.node_params(node)
         assert (seen.grid, seen.block, seen.shared_nbytes) == ((2, 1, 1), (64, 1, 1), 0)
@@ -206,10 +210,7 @@ def arguments(driver: GraphDriver, gpu: HipCalls) -> Facts:
 def child_graphs(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """The inner graph can be read; its node cannot be switched off, and that leaves no last error."""
     a, b, stream = gpu.buffer(), gpu.buffer(), gpu.stream()
-    driver.begin_capture(stream)
-    gpu.memset(a, 1, stream)
-    gpu.copy(b, a, stream)
-    inner = driver.end_capture(stream)
+    inner = captured(driver, stream, lambda: gpu.memset(a, 1, stream), lambda: gpu.copy(b, a, stream))
     outer, node = c_void_p(), c_void_p()
     gpu("hipGraphCreate", byref(outer), 0)
     gpu("hipGraphAddChildGraphNode", byref(node), outer, None, ctypes.c_size_t(0), inner)
@@ -229,19 +230,8 @@ def composed_graphs(driver: GraphDriver, gpu: HipCalls) -> Facts:
     """Copies of captured graphs as nodes in the order of their edges; upload."""
     one, data, stream = gpu.buffer(1), gpu.buffer(), gpu.stream()
 
-    def captured(work: Callable[[], object], *more: Callable[[], object]) -> int:
-        driver.begin_capture(stream)
-        for each in (work, *more):
-            each()
-        return driver.end_capture(stream)
-
-    def add(value: int) -> Callable[[], None]:
-        return lambda: gpu.add_by_stub(data, one, value, stream)  # data = 1 + value
-
-    def double() -> None:
-        gpu.double_by_stub(data, stream)
-
-    first, last = captured(add(4)), captured(double)
+    first = captured(driver, stream, lambda: gpu.add_by_stub(data, one, 4, stream))  # data = 1 + 4
+    last = captured(driver, stream, lambda: gpu.double_by_stub(data, stream))
     seen = {}
     for order in ("first last", "last first"):
         graph = driver.create_graph()

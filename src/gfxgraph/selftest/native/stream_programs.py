@@ -11,7 +11,6 @@ are ordered with it. So there is one right result, whatever runs at the same tim
 from __future__ import annotations
 
 import random
-import signal
 from collections.abc import Sequence
 from ctypes import byref, c_int, c_ulonglong, c_void_p
 from dataclasses import dataclass, field
@@ -231,9 +230,4 @@ class _StreamRun:
         made = c_void_p()
         self.ask("hipGraphInstantiateWithFlags", byref(made), graph, c_ulonglong(0))
         return made.value or 0
-
-
-def how_died(status: int) -> str:
-    """A process's end in a word: its signal's name, or its exit status."""
-    return signal.Signals(-status).name if status < 0 else f"exit status {status}"
 

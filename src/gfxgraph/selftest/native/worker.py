@@ -27,6 +27,7 @@ from gfxgraph import config, files
 from gfxgraph.driver import hiprtc, locate
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.errors import GfxGraphError
+from gfxgraph.reporting.run_line import how_ended
 from gfxgraph.selftest.native import capture_table, experiments, scenarios, stream_programs
 from gfxgraph.selftest.native.machine import KERNELS, HipCalls
 
@@ -117,7 +118,7 @@ def _end(running: _Running, was_killed: bool) -> dict[str, object]:
     if was_killed:
         result["ended"] = f"did not end within {running.job['limit_s']} s"
     elif ended or not running.said:
-        result["ended"] = stream_programs.how_died(ended)
+        result["ended"] = how_ended(ended)
     else:
         result |= json.loads(running.said)
     if stderr and ("ended" in result or "failed" in result):

@@ -177,10 +177,6 @@ for _name, (_op, _step) in {
     "mse": ("mse_loss", lambda x: F.mse_loss(x, torch.zeros_like(x))),
     "gram of features": ("matmul", lambda x: x.T @ x),
     "attention among rows": ("matmul", lambda x: torch.softmax(x @ x.T, -1) @ x),
-    "causal attention among rows": (
-        "scaled_dot_product_attention",
-        lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True),
-    ),
     "masked causal by hand": (
         "matmul",
         lambda x: (x @ x.T).masked_fill(torch.ones(x.shape[0], x.shape[0]).triu(1) > 0, -1e9).softmax(-1) @ x,
@@ -209,8 +205,8 @@ for _name, (_op, _step) in {
     "pad behind, cut off too late": ("constant_pad_nd", lambda x: F.pad(x, (0, 0, 0, 2))[: x.shape[0] + 1]),
     "pad behind, cut off in front": ("constant_pad_nd", lambda x: F.pad(x, (0, 0, 0, 2))[2:]),
     "pad on both sides, cut off behind": ("constant_pad_nd", lambda x: F.pad(x, (0, 0, 1, x.shape[0]))[: x.shape[0]]),
-    "pairs flattened": ("sub", lambda x: (x[:, None] - x[None]).reshape(-1, H)),
-    "columns flattened": ("reshape", lambda x: x.T.reshape(-1) * 2),
+    "pairs flattened": ("reshape", lambda x: (x[:, None] - x[None]).reshape(-1, H)),
+    "columns flattened": ("result", lambda x: x.T.reshape(-1) * 2),
     "second to last row": ("select", lambda x: x[-2] * 2),
     "last of computed rows": ("cumsum", lambda x: x.cumsum(0)[-1]),
     "last rows": ("slice", lambda x: x[-2:] * 2),
@@ -244,7 +240,7 @@ for _name, (_op, _step) in {
     "cumsum of rows": ("cumsum", lambda x: x.cumsum(0)),
     "cummax of rows": ("cummax", lambda x: x.cummax(0).values),
     "gram": ("matmul", lambda x: x @ x.T),
-    "differences of all pairs": ("sub", lambda x: x[:, None] - x[None]),
+    "differences of all pairs": ("result", lambda x: x[:, None] - x[None]),
     "first row": ("select", lambda x: x - x[0]),
     "last row": ("select", lambda x: x[-1] * 2),
     "all but the first row": ("slice", lambda x: x[1:] * 2),
@@ -317,9 +313,8 @@ refused("masked sum", "sum", lambda x, m: (x * m[:, None]).sum(0), with_mask, XY
 
 # -- batches of more dims -------------------------------------------------------------------------------------
 fine("merged dims", lambda x: (x.reshape(-1, H) @ W).view(x.shape), cube, X)
-refused(
+fine(
     "merged behind another dim",
-    "view|reshape",
     lambda x: (x.reshape(-1, H) @ W).view(x.shape),
     lambda n: (torch.randn(3, n, H),),
     {0: {1: "n"}},
@@ -432,8 +427,79 @@ refused("lstm along rows", "", lambda x: _time_first(x)[0], lambda n: (torch.ran
 _encoder = module(lambda: nn.TransformerEncoderLayer(H, 2, 8, batch_first=True))
 fine("transformer encoder layer", _encoder, cube, X)
 _decoder = module(lambda: nn.TransformerDecoderLayer(H, 2, 8, batch_first=True))
-refused("transformer decoder layer", "view|reshape", lambda x: _decoder(x, x * 2), cube, X)
+fine("transformer decoder layer", lambda x: _decoder(x, x * 2), cube, X)
 refused("transformer encoder layer along rows", "", module(lambda: nn.TransformerEncoderLayer(H, 2, 8)), cube, X)
+
+# -- attention to earlier rows ------------------------------------------------------------------------------------
+
+
+def tokens_and_mask(n: int) -> tuple[Any, ...]:
+    return torch.randn(2, n, H), torch.rand(2, n) > -1  # all set: what is not, is the program's own
+
+
+LATER, BOTH = {0: {1: "n"}}, {0: {1: "n"}, 1: {1: "n"}}
+
+
+def _attended(x: Any, mask: Any = None, **how: Any) -> Any:
+    return F.scaled_dot_product_attention(x @ W, x.sin(), x, mask, **how)
+
+
+def _by_place(x: Any, allowed: Callable[[Any, Any], Any], given: Any = None) -> Any:
+    """Attention under a mask that is computed from places, and from a given one."""
+    at = torch.arange(x.shape[1])
+    mask = x.new_ones((), dtype=torch.bool) & allowed(at[:, None], at[None])[None]
+    return _attended(x, mask if given is None else mask & given[torch.arange(2)[:, None, None], at[None, None]])
+
+
+sequence = lambda n: tokens_and_mask(n)[:1]  # noqa: E731
+fine("causal attention of a sequence", lambda x: _attended(x, is_causal=True), sequence, LATER)
+fine("causal attention among rows", lambda x: _attended(x[None], is_causal=True)[0], rows, X)
+fine("attention to earlier places", lambda x: _by_place(x, lambda q, k: k <= q), sequence, LATER)
+fine("attention to near places", lambda x: _by_place(x, lambda q, k: (k <= q) & (k > q - 3)), sequence, LATER)
+fine(
+    "attention to earlier places of a mask", lambda x, m: _by_place(x, lambda q, k: k <= q, m), tokens_and_mask, BOTH
+)
+fine("attention to blocks", lambda x: _by_place(x, lambda q, k: (q // 2 == k // 2) & (k <= q)), sequence, LATER)
+fine(
+    "running count as an index",
+    lambda x: x + TABLE[torch.ones(x.shape[1], dtype=torch.int64).cumsum(0) % 9][:, :H],
+    sequence,
+    LATER,
+)
+for _name, _step in {
+    "attention to all places": lambda x: _attended(x),
+    "attention to the next place": lambda x: _by_place(x, lambda q, k: k <= q + 1),
+    "attention to later places": lambda x: _by_place(x, lambda q, k: k >= q),
+    "attention to whole blocks": lambda x: _by_place(x, lambda q, k: q // 2 == k // 2),
+    "attention to places or others": lambda x: _by_place(x, lambda q, k: (k <= q) | (k == 5)),
+    "attention by content": lambda x: _attended(x, (x @ x.transpose(1, 2)) > 0),
+}.items():
+    refused(_name, "scaled_dot_product_attention|matmul", _step, sequence, LATER)
+refused("attention from the end", "rsub", lambda x: _by_place(x, lambda q, k: x.shape[1] - k > q), sequence, LATER)
+refused(
+    "attention to a given mask",
+    "scaled",
+    lambda x, m: _attended(x, m[:, None].expand(2, m.shape[1], -1)),
+    tokens_and_mask,
+    BOTH,
+)
+refused(
+    "attention to more of a mask",
+    "scaled",
+    lambda x, m: _by_place(x, lambda q, k: (k <= q) | m[0][None]),
+    tokens_and_mask,
+    BOTH,
+)
+refused("places of a mask that is written", "logical_not", lambda x, m: _written_mask(x), tokens_and_mask, BOTH)
+
+
+def _written_mask(x: Any) -> Any:
+    at = torch.arange(x.shape[1])
+    mask = at[None] <= at[:, None]
+    mask[:, 0] = True
+    mask.logical_not_()
+    return _attended(x, mask)
+
 
 # -- indices --------------------------------------------------------------------------------------------------------
 _embedding = module(lambda: nn.Embedding(10, H))
@@ -443,16 +509,15 @@ fine("table by index", lambda i: TABLE[i], ids, X)
 fine("ids minus one", lambda i: F.embedding(i - 1, TABLE), lambda n: (torch.randint(1, 9, (n,)),), X)
 refused("embedding bag", "_embedding_bag_forward_only", lambda i: F.embedding_bag(i, TABLE, mode="mean"), tokens, X)
 refused("embedding mean", "mean", lambda i: _embedding(i).mean(0), ids, X)
-refused(
+fine(
     "positions as an index",
-    "embedding",
     lambda i: _embedding(i) + F.embedding(torch.arange(i.shape[0]), TABLE),
     ids,
     X,
 )
-refused("positions after others", "index", lambda x: x * TABLE[torch.arange(x.shape[0]) + 2][:, :1], rows, X)
-refused("positions in turn", "index", lambda x: x * TABLE[torch.arange(x.shape[0]) % 3][:, :1], rows, X)
-refused("positions limited", "index", lambda x: x * TABLE[torch.arange(x.shape[0]).clamp(0, 4)][:, :1], rows, X)
+fine("positions after others", lambda x: x * TABLE[torch.arange(x.shape[0]) + 2][:, :1], rows, X)
+fine("positions in turn", lambda x: x * TABLE[torch.arange(x.shape[0]) % 3][:, :1], rows, X)
+fine("positions limited", lambda x: x * TABLE[torch.arange(x.shape[0]).clamp(0, 4)][:, :1], rows, X)
 refused("distances to a table", "_cdist_forward", lambda x: torch.cdist(x, TABLE[:, :H]), rows, X)
 refused("distances from a table", "_cdist_forward", lambda x: torch.cdist(TABLE[:, :H].sin(), x, p=1.0), rows, X)
 refused("distances in a batch", "_cdist_forward", lambda x: torch.cdist(x[:, None], x[:, None]), rows, X)

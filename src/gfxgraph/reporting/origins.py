@@ -1,8 +1,11 @@
-"""Which module of the program made each operation of a capture.
+"""Which module and which line of the program made each operation of a capture.
 
 An eager module is a frame of torch's ``_call_impl``: while profiling is on, the recorder asks here, and the frames
 are walked. Hooks would do the same, but Dynamo guards on them, and would trace anew inside a capture. What Dynamo
 traced has the path of each operation in its FX graph, whenever it was captured.
+
+A graphed function runs as Dynamo traced it, so its operations come from lines like ``<eval_with_key>.7:12``. torch.fx
+stores the node of each generated line, and Dynamo the program's line from which each node was traced.
 """
 
 from __future__ import annotations
@@ -10,14 +13,71 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Iterator
 from types import FrameType
-from typing import Any
 
-from torch import nn
+from torch import fx, nn
 
 from gfxgraph import torch_names
-from gfxgraph.core.tape import Entry, Tape
-from gfxgraph.reporting.generated_lines import Sources
+from gfxgraph.core.tape import Entry, Tape, where_of
+from gfxgraph.guard.tensor_names import objects_of
+
+_NO_FRAME = where_of(None, -1).file
+_GENERATED = "<eval_with_key>"
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+class Sources:
+    """Finds the program's lines, and caches them by generated file."""
+
+    def __init__(self) -> None:
+        self._modules: dict[str, fx.GraphModule | None] = {}
+
+    def of(self, where: str) -> str:
+        """``where`` itself, or the line from which it was generated, if known; "" if there was no line."""
+        if where.startswith(_NO_FRAME):
+            return ""
+        node = self.node(where)
+        return (_line_of(node) if node is not None else "") or where
+
+    def node(self, where: str) -> fx.Node | None:
+        """The node of the FX graph from which this line was generated; None if none was."""
+        file, _, line = where.rpartition(":")
+        if not where.startswith(_GENERATED) or not line.isdigit():
+            return None
+        if file not in self._modules:
+            self._modules[file] = next(_modules_of(file), None)
+        module = self._modules[file]
+        return _node_at(module, int(line)) if module is not None else None
+
+
+def _modules_of(file: str) -> Iterator[fx.GraphModule]:
+    pending: list[type[fx.GraphModule]] = [fx.GraphModule]
+    while pending:
+        kind = pending.pop()
+        pending += type.__subclasses__(kind)  # each module has a class of its own
+        code = getattr(vars(kind).get("forward"), "__code__", None)
+        if code is not None and code.co_filename == file:
+            yield from objects_of({kind})
+
+
+def _node_at(module: fx.GraphModule, line: int) -> fx.Node | None:
+    at = (getattr(module, "_lineno_map", None) or {}).get(line - type(module).forward.__code__.co_firstlineno)
+    nodes = list(module.graph.nodes)
+    return nodes[at] if at is not None and at < len(nodes) else None
+
+
+def _line_of(node: fx.Node) -> str:
+    frames = [f for f in _FRAME.findall(node.stack_trace or "") if not f[0].startswith("<")]
+    return ":".join(frames[-1]) if frames else _module_of(node)
+
+
+def _module_of(node: fx.Node) -> str:
+    """The start of the innermost torch module from which the node was traced, if no line of the program made it."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    code = getattr(getattr(stack[-1][1], "forward", None), "__code__", None) if stack else None
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+
 
 _CALL = getattr(torch_names._call_impl, "__code__", None)
 _ROOT = re.compile(r"^L(?:\['\w+'\]|\.\w+)(?:\.__self__)?|^_modules\b")
@@ -71,11 +131,10 @@ def module_of(tape: Tape, at: int, entry: Entry | None, sources: Sources) -> str
         return tape.modules[max(before)] if before else ""
     node = sources.node(str(entry.where))
     stack = list((node.meta.get("nn_module_stack") or {}).values()) if node is not None else []
-    return plain(str(stack[-1][0])) or _class(stack) if stack else ""
+    return plain(str(stack[-1][0])) or _class(stack[-1][1]) if stack else ""
 
 
-def _class(stack: list[Any]) -> str:
-    kind = stack[-1][1]
+def _class(kind: object) -> str:
     return kind.__name__ if isinstance(kind, type) else str(kind).rsplit(".", 1)[-1]
 
 

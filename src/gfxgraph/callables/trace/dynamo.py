@@ -81,6 +81,8 @@ MOST_STATIC_TRACES = 4
 """Traces with symbolic sizes in which the ints of modules are taken as constants."""
 
 
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 NOTHING_RETURNED = None, None, False
 OWN = "an error in gfxgraph itself"
 CHANGED = (AttributeError, ImportError, LookupError, NameError, TypeError)
@@ -292,7 +294,7 @@ def _quieten(changes: contextlib.ExitStack) -> None:
     log.setLevel(max(log.level, logging.ERROR))
 
 
-def root_of(fn: Callable[..., Any]) -> Callable[..., Any]:
+def root_of(fn: Callable[..., Any]) -> types.FunctionType:
     """A root frame of this function's own for Dynamo: it keeps its entries by code object."""
     fn = under(fn)
 
@@ -327,7 +329,7 @@ def _prepare_dynamo() -> None:
                 torch.library.register_fake(f"aten::{name}", lambda source, *args, **kwargs: torch.empty_like(source))
 
 
-def _bound(code: types.CodeType, names: dict[str, Any], root: Any) -> Callable[..., Any] | None:
+def _bound(code: types.CodeType, names: dict[str, object], root: types.FunctionType) -> Callable[..., Any] | None:
     """Dynamo's code for a root frame, as a function that asks no guards."""
     if code.co_freevars != root.__code__.co_freevars:
         return None
@@ -414,9 +416,14 @@ class _Entry:
     guards: Any
     found: list[Found]
     code: types.CodeType
-    names: dict[str, Any]
+    names: dict[str, object]
     """The globals that the code and the guards were made with."""
     has_world: bool = False
+
+
+def _why_untraced(skipped: list[str], is_idle: bool) -> str:
+    why = skipped[0].splitlines()[0] if skipped else IDLE if is_idle else "Dynamo cannot trace it"
+    return IDLE if "No ops traced" in why else why
 
 
 class Frontend:
@@ -532,7 +539,7 @@ class Frontend:
         """Run a call in a known world as Dynamo's code, with its graphs as they are."""
         return self.run_in(self._taken(args, kwargs), args, kwargs)
 
-    def run_in(self, world: World | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_in(self, world: World | None, args: Args, kwargs: Kwargs) -> Any:
         """Likewise, in this world, without asking its guards: in a capture, say.
 
         A capture has functions of its own in the place of torch's, which would seem to be changes of the world.
@@ -548,12 +555,12 @@ class Frontend:
         taken = self._taken(args, kwargs)
         return self._run(self._code() if taken is None else taken.run, args, kwargs)
 
-    def _taken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> World | None:
+    def _taken(self, args: Args, kwargs: Kwargs) -> World | None:
         """The world of this call whose trace was taken from another instance: Dynamo has no code for it."""
         given = self._given(args, kwargs)
         return next((each for each in reversed(self.worlds) if each.is_taken and each.holds(given)), None)
 
-    def _run(self, code: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, code: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
         try:
             return code(*args, **kwargs)
         except Exception:
@@ -576,7 +583,7 @@ class Frontend:
             return f"{MAX_RAISED} of its calls raised an error while they were traced"
         return ""
 
-    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> World | None:
+    def find(self, args: Args, kwargs: Kwargs) -> World | None:
         """The world of this call if it was traced before; evaluates Dynamo's guards."""
         given = self._given(args, kwargs)
         with self._lock:
@@ -590,7 +597,7 @@ class Frontend:
                     return world
         return None
 
-    def has_moved(self, world: World, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def has_moved(self, world: World, args: Args, kwargs: Kwargs) -> bool:
         """True if a tensor that the world reads was replaced; otherwise start watching what it read again."""
         if world.is_same():
             return False
@@ -601,7 +608,7 @@ class Frontend:
             world.rearm(given)
         return False
 
-    def rebind(self, world: World, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def rebind(self, world: World, args: Args, kwargs: Kwargs) -> None:
         """Make the world read the tensors found now."""
         world.rebind(self._given(args, kwargs))
         world.why_pieces = self.told(world.why_pieces)
@@ -611,7 +618,7 @@ class Frontend:
         pieces = [traced.piece for _, traced in self.graphs if traced.piece is not None]
         return list(dict.fromkeys(name for piece in pieces for name in piece.restless))
 
-    def why_not(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def why_not(self, args: Args, kwargs: Kwargs) -> str:
         """What differs from the last world, in Dynamo's words; "" if Dynamo does not tell."""
         if not self.worlds:
             return ""
@@ -622,7 +629,7 @@ class Frontend:
         """What was traced for such a call, in one that did not run to its end or was not to be traced."""
         return next((each for each in self._entries if not each.has_world and each.guards.check(given)), None)
 
-    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: object = None) -> tuple[Any, World]:
+    def trace(self, args: Args, kwargs: Kwargs, kind: object = None) -> tuple[Any, World]:
         """Run one call eagerly, and return its world too.
 
         Args:
@@ -632,14 +639,15 @@ class Frontend:
             Untraceable: after the call has run; ``args[1]`` is its result.
         """
         with self._lock:
-            taken = self._take(args, kwargs, kind) if kind is not None else None
-            if taken is not None:
+            if kind is not None and (taken := self._take(args, kwargs, kind)) is not None:
                 return self._run_taken(taken, args, kwargs), taken
             self.n_traces += 1
             if self.is_too_deep:
                 self.is_too_deep = False
                 torch_names.have_dynamo("DEFAULT", *self._given_up)
                 self._given_up.clear()
+            self._code()
+            n_known = len(self._entries)
             before = local.found, local.skipped, local.versions
             was_tracing, local.is_tracing = local.is_tracing, True
             found: list[Found] = []
@@ -648,9 +656,7 @@ class Frontend:
             breaks, frames = dict(counters["graph_break"]), dict(counters["frames"])
             versions: dict[int, tuple[Tensor, int]] = {}
             local.found, local.skipped, local.versions = found, skipped, versions
-            known_before = list(self._entries)
             try:
-                self._code()
                 result = self.run(*args, **kwargs)
             except Exception:
                 self.n_traces -= 1
@@ -659,18 +665,17 @@ class Frontend:
                 local.found, local.skipped, local.versions = before
                 local.is_tracing = was_tracing
             try:
-                new = [each for each in self._entries if not any(each is old for old in known_before)]
+                new = self._entries[n_known:]
                 entry = new[-1] if new else self._not_run(self._given(args, kwargs))
                 if entry is None:
                     known = self.find(args, kwargs)
                     if known is not None:
                         return result, known
-                    failed = [counters["frames"][kind] - frames.get(kind, 0) for kind in ("total", "ok")]
+                    self.n_traces -= self.is_too_deep
+                    failed = [counters["frames"][each] - frames.get(each, 0) for each in ("total", "ok")]
                     # Torch 2.11 does not report skipping a frame that does nothing; it counts it as done.
                     is_idle = not found and counters["graph_break"] == breaks and failed[0] == failed[1]
-                    why = skipped[0].splitlines()[0] if skipped else IDLE if is_idle else "Dynamo cannot trace it"
-                    self.n_traces -= self.is_too_deep
-                    raise Untraceable(IDLE if "No ops traced" in why else why, result)
+                    raise Untraceable(_why_untraced(skipped, is_idle), result)
                 entry.has_world = True
                 broke = [why for why, n in counters["graph_break"].items() if n > breaks.get(why, 0)]
                 found = found if new and found else entry.found
@@ -678,9 +683,6 @@ class Frontend:
                     _leave_uncollected(changes)
                     world = self._world(entry, found, broke, args, kwargs)
                 world.note_written(versions)
-                world.why_pieces = world.why_pieces or next((each.effect for each in found if each.effect), "")
-                nodes = (node for each in found for node in each.graph.graph.nodes)
-                world.takes_gradients = any(node.target is torch.autograd.grad for node in nodes)
                 self.keeps = self.keeps or world.why_eager
                 self.worlds.append(world)
                 del self.worlds[:-MOST_WORLDS]
@@ -688,22 +690,19 @@ class Frontend:
             except CHANGED as error:
                 raise Untraceable(f"{OWN}: {type(error).__name__}: {error}", result) from error
 
-    def offer(self, world: World, args: tuple[Any, ...], kwargs: dict[str, Any], kind: object) -> None:
+    def offer(self, world: World, args: Args, kwargs: Kwargs, kind: object) -> None:
         """Have other instances of the code take the trace of a world, if it holds nothing of this one alone."""
         entry = next((each for each in self._entries if each.guards is world.guards), None)
-        is_own = world.asks_guards or world.why_eager or world.takes_gradients or self.keeps
-        if entry is None or world.run is None or is_own:
+        is_own = world.asks_guards or world.why_eager or world.takes_gradients or self.keeps or not world.run
+        if entry is None or is_own:
             return
-        scope = {**world._names, "L": self._given(args, kwargs)}
-        alive = same_code.compared_by_address(world.guards.root, scope)
-        if alive is None or not same_code.name_of_graph(world.found, entry.code, entry.names):
-            return
-        found = copy.copy(world.found)
-        remarks = frozenset(self.remarks)
-        trace = same_code.SharedTrace(world.guards, entry.names, entry.code, found, remarks, kind, world.facts, alive)
-        same_code.keep(self._key, trace)
+        alive = same_code.compared_by_address(world.guards.root, {**world._names, "L": self._given(args, kwargs)})
+        if alive is not None and same_code.name_of_graph(world.found, entry.code, entry.names):
+            of_frame, found, remarks = (world.guards, entry.names, entry.code), copy.copy(world.found), self.remarks
+            trace = same_code.SharedTrace(*of_frame, found, frozenset(remarks), kind, world.facts, alive)
+            same_code.keep(self._key, trace)
 
-    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any], kind: object) -> World | None:
+    def _take(self, args: Args, kwargs: Kwargs, kind: object) -> World | None:
         """The world of a call that Dynamo's code for another instance serves; None if there is none."""
         given = self._given(args, kwargs)
         for trace in same_code.known(self._key):
@@ -711,9 +710,12 @@ class Frontend:
                 continue
             found = dataclasses.replace(trace.found, root=self._root.__code__)
             entry = _Entry(trace.guards, [found], trace.code, trace.names)
-            with contextlib.ExitStack() as changes:
-                _leave_uncollected(changes)
-                world = self._world(entry, [found], [], args, kwargs)
+            try:
+                with contextlib.ExitStack() as changes:
+                    _leave_uncollected(changes)
+                    world = self._world(entry, [found], [], args, kwargs)
+            except CHANGED:  # it lacks something that the trace read
+                continue
             if same_code.same_facts(trace.facts, world.facts) and not world.why_eager and not world.why_pieces:
                 self.note_code(found.code)
                 self.remarks |= trace.remarks
@@ -724,7 +726,7 @@ class Frontend:
                 return world
         return None
 
-    def _run_taken(self, world: World, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_taken(self, world: World, args: Args, kwargs: Kwargs) -> Any:
         """Run a call eagerly as another instance's trace; from now on that is a world of this one, too."""
         before, versions = local.versions, dict[int, tuple[Tensor, int]]()
         local.versions = versions
@@ -745,10 +747,10 @@ class Frontend:
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _given(self, args: Args, kwargs: Kwargs) -> dict[str, Any]:
         return {"args": args, "kwargs": kwargs, "fn": self._called}
 
-    def _world(self, entry: _Entry, found: list[Found], broke: list[str], args: Any, kwargs: Any) -> World:
+    def _world(self, entry: _Entry, found: list[Found], broke: list[str], args: Args, kwargs: Kwargs) -> World:
         whole = found[0] if len(found) == 1 and found[0].root is self._root.__code__ else None
         names = {**entry.guards.closure_vars, "G": entry.names}
         sources = []
@@ -778,6 +780,9 @@ class Frontend:
             world.why_pieces = CHANGES_ITSELF
         if world.reads_inside_arguments and not world.why_pieces:
             world.why_pieces = f"it reads {world.reads_inside_arguments.replace('L[', '', 1)} inside an argument"
+        world.why_pieces = world.why_pieces or next((each.effect for each in found if each.effect), "")
+        nodes = (node for each in found for node in each.graph.graph.nodes)
+        world.takes_gradients = any(node.target is torch.autograd.grad for node in nodes)
         return world
 
     def told(self, why: str) -> str:

@@ -7,6 +7,8 @@ and must be alike.
 
 Invariants: what a guard compares by its address is alive, or the trace is not taken; and no object that was traced is
 kept alive here.
+
+Source: decision 0345; tests/conformance/test_same_code.py.
 """
 
 from __future__ import annotations
@@ -62,14 +64,12 @@ _lock = new_lock()
 
 def key_of(fn: object, is_dynamic: bool) -> Hashable:
     """What instances of the same code have in common; objects that share it by chance differ for guards."""
-    code = getattr(getattr(fn, "__func__", fn), "__code__", None)
-    return id(code), type(getattr(fn, "__self__", fn)), is_dynamic
+    return id(getattr(getattr(fn, "__func__", fn), "__code__", None)), type(getattr(fn, "__self__", fn)), is_dynamic
 
 
 def known(key: Hashable) -> list[SharedTrace]:
     """Traces of that code, the last first."""
-    with _lock:
-        return _traces.get(key, [])[::-1]
+    return _traces.get(key, [])[::-1]
 
 
 def keep(key: Hashable, trace: SharedTrace) -> None:
@@ -84,8 +84,7 @@ def keep(key: Hashable, trace: SharedTrace) -> None:
 
 def forget(key: Hashable) -> None:
     """Drop the traces of that code."""
-    with _lock:
-        _traces.pop(key, None)
+    _traces.pop(key, None)
 
 
 def name_of_graph(found: Found, code: types.CodeType, names: Mapping[str, Any]) -> str:

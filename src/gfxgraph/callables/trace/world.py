@@ -121,10 +121,10 @@ class Granted:
         if LOOKS_UP_VARIABLES in code and self._environment is None:
             self._environment = environment(), dict(environment())
 
-    def facts(self, watch: GuardWalk) -> dict[Any, Any]:
+    def facts(self, watch: GuardWalk) -> dict[object, object]:
         """All of it, where objects have the names of a walk over their guards: comparable with another instance's."""
         name: Callable[[object], object] = lambda value: watch.named.get(id(value), id(value))  # noqa: E731
-        facts: dict[Any, Any] = {("class", id(kind)): kind for kind in watch.classes}
+        facts: dict[object, object] = {("class", id(kind)): kind for kind in watch.classes}
         for each in watch.functions:
             classes = tuple(cell.cell_contents if _holds_class(cell) else None for cell in each.__closure__ or ())
             given = each.__code__, each.__defaults__, tuple((each.__kwdefaults__ or {}).items()), classes
@@ -137,8 +137,8 @@ class Granted:
         facts |= {("keys", name(each)): weakly(tuple(keys)) for each, keys in self._keys}
         facts |= {("absent", name(each)): absent for each, absent in self._absent}
         facts |= {("zero", name(each), key): value for each, key, value in self._zeros}
-        environment = self._environment and frozenset(self._environment[1].items())
-        return {**facts, "process": (weakly(tuple(self._hooks or ())), self._registered, environment)}
+        variables = self._environment and frozenset(self._environment[1].items())
+        return {**facts, "process": (weakly(tuple(self._hooks or ())), self._registered, variables)}
 
     def _take_absent(self, watch: GuardWalk, code: Sequence[types.CodeType], does_catch: bool) -> None:
         """Record what is absent: Dynamo guards that in objects and classes, not in bases nor where an error is
@@ -277,7 +277,7 @@ class World:
         self.does_catch = any(catches(each) for each in self.code)
         """Whether the code may continue after an error."""
         self._granted = Granted()
-        self.facts: Mapping[Any, Any] = {}
+        self.facts: Mapping[object, object] = {}
         """What Dynamo assumes without a guard, but for the objects' identity (same_code.py)."""
         self._find_tensors(given)
         self.rearm(given)

@@ -23,7 +23,7 @@ from pathlib import Path
 from gfxgraph import files
 from gfxgraph_port.build.compiler import Diagnostic, parse
 from gfxgraph_port.build.judge import ARCHS, CompilerFinding, kind_of, place_in, torch_headers
-from gfxgraph_port.build.units import read_tree, units_of
+from gfxgraph_port.build.units import SOURCES, Tree, read_tree, units_of
 from gfxgraph_port.files import printable
 from gfxgraph_port.hipify import Hipify
 from gfxgraph_port.project import HOME, Project
@@ -32,6 +32,9 @@ TIMEOUT_S = 3600
 _MOST_OUTPUT = 32_000_000
 _TAIL = 40
 _GIVEN = ("USE_HIP=1", "LC_ALL=C", "FORCE_CUDA=1")  # the last is asked where no GPU is in the machine
+_IN_HOME = """PATH="$0/bin:$PATH" LIBRARY_PATH="$0/lib64${LIBRARY_PATH:+:$LIBRARY_PATH}"
+CPATH="$0/include:$(hipconfig --path 2>/dev/null)/include${CPATH:+:$CPATH}"; export PATH CPATH LIBRARY_PATH; exec "$@"
+"""
 _LINKER = re.compile(
     r"undefined (?:hidden |protected )?symbol: (?P<lld>.+)$|undefined reference to [`'](?P<bfd>.+)'|"
     r"(?:cannot find|unable to find library) (?P<lib>-l\S+)|lld: error: (?P<other>.+)$|"
@@ -65,6 +68,8 @@ if not torch.version.hip:
     hipify(kit + "/include", output_directory=kit + "/include", includes=[kit + "/include/*/cuda/*"], **of)
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+_MAIN = re.compile(r"^[ \t]*(?:int|void|auto)\s+main\s*\(", re.M)
+_LIBRARY = re.compile(r"cu(?:blasLt|blas|dnn|fft|rand|solver|sparse)|nccl|nvrtc")  # by the name of its header
 _FOLDER = re.compile(r"^\w*make(?:\[\d+\])?: Entering directory '(?P<path>[^']+)'")
 
 
@@ -117,24 +122,19 @@ def build(root: str, project: Project, hipify: Hipify, *, archs: tuple[str, ...]
         tree = os.path.join(os.path.realpath(scratch), "tree")
         files.copy_tree(os.path.realpath(root), tree)
         made = os.path.join(os.path.realpath(scratch), "build")
+        os.mkdir(made)
         kit = os.path.join(os.path.realpath(scratch), "torch")
-        steps = _steps(tree, made, kit, project, archs)
-        if not steps:
-            raise ValueError("no build is known here: neither CMake, make, configure, Meson nor setup.py")
         before, sources = {p for p, _ in _binaries(tree)}, read_tree(tree)
         units = [u.path for u in units_of(sources) if not u.path.startswith(f"{HOME}/")]
+        programs = _programs(sources, units, made)
+        steps = _steps(tree, made, kit, project, archs) or programs
+        if not steps:
+            raise ValueError("no build is known here: neither CMake, make, configure, Meson, setup.py nor a main()")
         if kit in steps[0].words:
             _torch_kit(kit, hipify)
-        said = ""
-        for step in steps:
-            words = " ".join(w for w in step.words if w not in (kit, _AS_ROCM, "-c"))
-            done.commands.append(words.replace(tree, ".").replace(made, "../build"))
-            status, text = _run(step, tree, archs)
-            said += text
-            if status != 0:
-                done.stage = step.name
-                done.tail = [printable(row[:300]) for row in text.rstrip().split("\n")[-_TAIL:]]
-                break
+        said = _run_all(steps, done, tree, made, archs)
+        if not done.stage and steps != programs and not any(_is_named(u, said) for u in units):
+            said += _run_all(programs, done, tree, made, archs)  # no build names a unit of CUDA's
         done.left = [_before_hipify(x, tree, set(sources.paths)) for x in _findings(said, tree, made, hipify)]
         done.made = sorted(name for p, name in [*_binaries(tree), *_binaries(made)] if p not in before)
         done.unbuilt = [u for u in units if not _is_named(u, said)]
@@ -217,13 +217,45 @@ def _steps(tree: str, made: str, kit: str, project: Project, archs: tuple[str, .
     return [_Step("build", tree, (sys.executable, "setup.py", "build"))] if has("setup.py") else []
 
 
+def _programs(sources: Tree, units: list[str], made: str) -> list[_Step]:
+    """For units that no build names: each ``main`` beside one, with what stands in its folder, by nvcc."""
+    steps = []
+    mains = {p for p in sources.paths if p.endswith(SOURCES) and _MAIN.search(sources.text(p))}
+    for main in sorted(mains):
+        read, folders, _ = sources.closure(main)
+        folder = os.path.dirname(main)
+        beside = [p for p in sources.paths if p.endswith(SOURCES) and os.path.dirname(p) == folder]
+        beside = [main, *(p for p in beside if p not in mains and p not in read)]
+        if not any(p in units for p in beside):
+            continue
+        libraries = {f"-l{m[0]}" for p in (*read, *beside) for n in sources.includes(p) if (m := _LIBRARY.match(n))}
+        out = f"{made}/{os.path.splitext(main)[0].replace('/', '-')}"
+        words = ("nvcc", "-o", out, *beside, *(f"-I{f or '.'}" for f in folders), *sorted(libraries))
+        steps.append(_Step("build", sources.root, words))
+    return steps
+
+
+def _run_all(steps: list[_Step], done: BuildOutcome, tree: str, made: str, archs: tuple[str, ...]) -> str:
+    """Commands until one fails, and all that they said."""
+    said = ""
+    for step in steps:
+        words = " ".join(w for w in step.words if w not in (_AS_ROCM, "-c") and not w.endswith("/torch"))
+        done.commands.append(words.replace(tree, ".").replace(made, "../build"))
+        status, text = _run(step, tree, archs)
+        said += f"{words}\n{text}"
+        if status != 0:
+            done.stage = step.name
+            done.tail = [printable(row[:300]) for row in text.rstrip().split("\n")[-_TAIL:]]
+            break
+    return said
+
+
 def _run(step: _Step, tree: str, archs: tuple[str, ...]) -> tuple[int, str]:
     """One command of the build, with the toolkit folder in the environment; its status and all that it said."""
     home = os.path.join(tree, HOME)
     toolkit = [f"CUDA_HOME={home}", f"CUDA_PATH={home}"] if os.path.isdir(home) else []
     given = [f"HIP_ARCHITECTURES={','.join(archs)}", f"PYTORCH_ROCM_ARCH={';'.join(archs)}", *_GIVEN, *toolkit]
-    path = ["/bin/sh", "-c", 'PATH="$0:$PATH"; export PATH; exec "$@"', f"{home}/bin"]
-    words = [*path, "env", *given, *step.words]
+    words = ["/bin/sh", "-c", _IN_HOME, home, "env", *given, *step.words]
     try:
         process = subprocess.Popen(
             words, cwd=step.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -157,6 +157,15 @@ def test_brackets_of_a_launch_are_joined() -> None:
     assert new == "void f() {\n  k <<<1, 1024 >>> (x);\n  auto v = a >> b;\n}\n"
 
 
+def test_shared_memory_with_a_bound_is_no_extern_for_amd() -> None:
+    """nvcc takes both words; clang takes ``extern`` for the launch's memory alone, whose array has no bound."""
+    row = "extern __shared__ float4 tile[N];"
+    said = _said("__shared__ variable 'tile' cannot be 'extern'", 2)
+    new, done = compiled.edit("a.cu", f"#define N 32\n{row}\nint x;\n", [said, said])
+    gated = f"#if !defined(__HIP_PLATFORM_AMD__)\n{row}\n#else\n__shared__ float4 tile[N];\n#endif\n"
+    assert new == f"#define N 32\n{gated}int x;\n" and len(done) == 1
+
+
 def test_an_operator_that_amd_has_already_is_left_out_for_amd() -> None:
     """Only one that works element by element; another meaning stays, and stays a finding."""
     add = "inline void operator+=(float3 &a, float3 b)\n{\n  a.x += b.x; a.y += b.y; a.z += b.z;\n}\n"
@@ -169,7 +178,7 @@ def test_an_operator_that_amd_has_already_is_left_out_for_amd() -> None:
     ]
     assert compiled.places(said[0]) == ["a.cu", "v.h"]
     new, _ = compiled.edit("v.h", add + turn, said)
-    gate = "#if !defined(__HIP_PLATFORM_AMD__)  // AMD's headers have it\n"
+    gate = "#if !defined(__HIP_PLATFORM_AMD__)\n"
     assert new == gate + add + "#endif\n" + turn
 
 

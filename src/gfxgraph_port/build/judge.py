@@ -118,6 +118,7 @@ class _Scratch:
     """Flags of a stage, and the files that it needs beside the repository."""
 
     def __init__(self, tree: Tree, folder: Path, hipify: Hipify, stage: str, is_torch: bool) -> None:
+        stage = "after" if is_torch and stage == "hipify" else stage  # what torch's build does in any case
         self.base, self.standard = tree.root, max(standard_of(tree), "gnu++17")  # what ROCm's libraries ask for
         self.before: list[str] = ["-D__HIP_PLATFORM_AMD__=1"]
         self.behind: list[str] = []
@@ -128,7 +129,7 @@ class _Scratch:
             self.standard = max(self.standard, "gnu++20")
         if stage == "before":
             return
-        if stage == "hipify" and not is_torch:
+        if stage == "hipify":
             self.base = str(folder / "tree")
             self.before += ["-include", "hip/hip_runtime.h"]  # which hipify puts at the head of each source
             for path in tree.paths:

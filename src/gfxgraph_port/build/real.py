@@ -32,11 +32,15 @@ TIMEOUT_S = 3600
 _MOST_OUTPUT = 32_000_000
 _TAIL = 40
 _GIVEN = ("USE_HIP=1", "LC_ALL=C", "FORCE_CUDA=1")  # the last is asked where no GPU is in the machine
-_IN_HOME = """PATH="$0/bin:$PATH" LIBRARY_PATH="$0/lib64${LIBRARY_PATH:+:$LIBRARY_PATH}"
-CPATH="$0/include:$(hipconfig --path 2>/dev/null)/include${CPATH:+:$CPATH}"; export PATH CPATH LIBRARY_PATH; exec "$@"
+_IN_HOME = """export PATH="$0/bin:$PATH"
+case " $* " in *" cmake "*|*" meson "*) ;; *) # these find the folder by themselves
+  export CPATH="$0/include:$(hipconfig --path 2>/dev/null)/include${CPATH:+:$CPATH}"
+  export LIBRARY_PATH="$0/lib64${LIBRARY_PATH:+:$LIBRARY_PATH}"
+esac
+exec "$@"
 """
 _LINKER = re.compile(
-    r"undefined (?:hidden |protected )?symbol: (?P<lld>.+)$|undefined reference to [`'](?P<bfd>.+)'|"
+    r"undefined (?:hidden |protected )?symbol: (?P<lld>.+)$|undefined reference to (?:symbol )?[`'](?P<bfd>.+)'|"
     r"(?:cannot find|unable to find library) (?P<lib>-l\S+)|lld: error: (?P<other>.+)$|"
     r"multiple definition of [`'](?P<twice>.+?)'"
 )
@@ -55,6 +59,9 @@ _GCC_ABSENT = re.compile(r"^(?P<name>\S{1,300}): No such file or directory$")
 # its hipify translates as it does for a ROCm build, and itself for its HIP libraries.
 _AS_ROCM = """import os, re, runpy, shutil, subprocess, sys, torch
 kit, sys.argv = sys.argv[1], sys.argv[2:]
+if not torch.cuda.is_available():  # a build for a machine with a GPU
+    torch.cuda.is_available, torch.cuda.device_count = (lambda: True), (lambda: 1)
+    torch.cuda.get_device_capability = lambda *_: (10, 3)
 if not torch.version.hip:
     from torch.utils.hipify.hipify_python import hipify
     said = subprocess.run(["hipcc", "--version"], capture_output=True, text=True).stdout
@@ -139,9 +146,8 @@ def build(root: str, project: Project, hipify: Hipify, *, archs: tuple[str, ...]
         done.made = sorted(name for p, name in [*_binaries(tree), *_binaries(made)] if p not in before)
         done.unbuilt = [u for u in units if not _is_named(u, said)]
         if done.stage and not any(x.kind != "unchecked" for x in done.left):
-            done.left.append(
-                _finding("does not link" if done.made else "does not configure", steps[0], done.tail[-1:])
-            )
+            said = [row for row in done.tail if re.search(r"(?i)error|cannot|failed", row)] or done.tail
+            done.left.append(_finding("does not link" if done.made else "does not configure", steps[0], said[-1:]))
         if not done.stage and units and len(done.unbuilt) == len(units):
             why = "the build ended well and compiled no unit of CUDA's: it took a path without a GPU"
             done.left.insert(0, _finding("not built", steps[0], [why]))

@@ -20,7 +20,6 @@ Stays out: torch, drivers, and the code under audit, which is read and compiled,
     build/       each unit through a HIP compiler, the project's own build, the list of what is left
     SKILL.md     how a coding agent ports
     fix/         edits, and the gate they pass
-    verify.py    static and build checks of a port
     rocm/        what a ported program calls (`gfxgraph.rocm`); commands/: ``gfxgraph port``
 
 ARCHITECTURE.md is its map.

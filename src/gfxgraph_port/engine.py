@@ -191,11 +191,7 @@ def _run_lines(
 
 
 def _audit_python(
-    result: FileResult,
-    context: Context,
-    text: str,
-    rules: list[tuple[Rule, Check]],
-    archs: tuple[Arch, ...],
+    result: FileResult, context: Context, text: str, rules: list[tuple[Rule, Check]], archs: tuple[Arch, ...]
 ) -> None:
     file = PyFile(result.path, text)
     guards = PyGuards(file, context.project)
@@ -268,11 +264,7 @@ def _cpp_reach(file: CppFile, hit: Hit, macros: Macros, archs: tuple[Arch, ...])
 
 
 def _run_cpp(
-    result: FileResult,
-    context: Context,
-    file: CppFile,
-    rules: list[tuple[Rule, Check]],
-    archs: tuple[Arch, ...],
+    result: FileResult, context: Context, file: CppFile, rules: list[tuple[Rule, Check]], archs: tuple[Arch, ...]
 ) -> None:
     needed = _CUTLASS.search(file.code) if "cut" in file.code else None
     for rule, check in rules:

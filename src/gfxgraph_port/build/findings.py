@@ -29,7 +29,7 @@ _DO = {
                        "needs the library behind #ifndef USE_HIP",
     "does not configure": "what the build asks for is not there: give it, or take the other way behind USE_HIP",
     "does not link": "link the library that has the symbol, or compile the unit that defines it into this target",
-    "not built": "find the condition that keeps the GPU sources out of the build, and let USE_HIP pass it (in setup.py "
+    "not built": "find the condition that keeps the GPU sources out of the build, and let USE_HIP pass it (setup.py: "
                  "torch.version.hip: CUDA_HOME is None there)",
     "unchecked": "check the hipError_t, or cast it to void where a failure is of no consequence",
 }  # fmt: skip

@@ -241,11 +241,7 @@ def place_in(d: Diagnostic, base: str) -> Diagnostic:
 
 
 def _collect(
-    verdict: Verdict,
-    tree: Tree,
-    units: list[Unit],
-    results: list[tuple[bool, list[Diagnostic]]],
-    hipify: Hipify,
+    verdict: Verdict, tree: Tree, units: list[Unit], results: list[tuple[bool, list[Diagnostic]]], hipify: Hipify
 ) -> None:
     places: dict[tuple[str, str, int, str], list[tuple[str, Diagnostic]]] = {}
     for unit, (is_good, said) in zip(units, results):

@@ -300,12 +300,7 @@ def _stages(outcome: LoopOutcome) -> dict[str, dict[str, object]]:
 
 
 def _refuse_conflicts(
-    ctx: click.Context,
-    apply_: bool,
-    dry_run: bool,
-    hipify_to: str | None,
-    loops: bool,
-    commands: str | None,
+    ctx: click.Context, apply_: bool, dry_run: bool, hipify_to: str | None, loops: bool, commands: str | None
 ) -> None:
     """Options that would be accepted and then do nothing."""
     if commands is not None and not loops:

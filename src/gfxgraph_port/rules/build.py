@@ -39,12 +39,7 @@ def fix_nvcc_flags_python(node: ast.expr, f: PyFile, ctx: Context) -> Edit | Edi
     needs = "the build runs with the torch that the extension is for"
     up = f.parent(node)
     if node.value in _FOR_CLANG and not isinstance(up, ast.JoinedStr):
-        return edit_of(
-            node,
-            f'("{_FOR_CLANG[node.value]}" if {ROCM} else {{old}})',
-            needs=needs,
-            define=define,
-        )
+        return edit_of(node, f'("{_FOR_CLANG[node.value]}" if {ROCM} else {{old}})', needs=needs, define=define)
     if isinstance(up, ast.List) and not isinstance(f.parent(up), ast.Starred):
         elements = [e.value for e in up.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
         if len(elements) != len(up.elts):

@@ -23,18 +23,7 @@ def is_capability(f: PyFile, node: ast.AST | None, depth: int = 6) -> bool:
             r"get_sm_version|get_cuda_arch\w*", last
         ):
             return True
-        if last in (
-            "int",
-            "float",
-            "str",
-            "tuple",
-            "Version",
-            "parse",
-            "map",
-            "join",
-            "as_version_str",
-            "to_int",
-        ):
+        if last in ("int", "float", "str", "tuple", "Version", "parse", "map", "join", "as_version_str", "to_int"):
             return any(is_capability(f, a, depth - 1) for a in node.args) or (
                 isinstance(node.func, ast.Attribute) and is_capability(f, node.func.value, depth - 1)
             )

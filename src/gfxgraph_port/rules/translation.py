@@ -158,7 +158,6 @@ def embedded_cuda_source(f: PyFile, ctx: Context) -> Iterator[Hit]:
         if re.search(r"__HIPCC__|__HIP_PLATFORM_AMD__|USE_ROCM|__HIP__", text):
             continue
         first = next(
-            (t.strip() for t in text.splitlines() if re.search(r"__global__|__device__|threadIdx|__shfl", t)),
-            "",
+            (t.strip() for t in text.splitlines() if re.search(r"__global__|__device__|threadIdx|__shfl", t)), ""
         )
         yield hit(node, first=first[:80])

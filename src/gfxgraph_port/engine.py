@@ -323,15 +323,11 @@ def _record(
 def _end(hit: Hit) -> int:
     """The last line of what a hit names: a statement or an expression, never a whole body."""
     node = hit.node
+    last = hit.end_line or hit.line
     if isinstance(node, ast.AST):
-        if isinstance(node, ast.expr | ast.keyword) or not hasattr(node, "body"):
-            return min(getattr(node, "end_lineno", None) or hit.line, hit.line + _MAX_SPAN)
-        return hit.line
-    if hit.end_line or node is None or isinstance(node, LogicalLine):
-        return min(hit.end_line or hit.line, hit.line + _MAX_SPAN)
-    if node.type in ("function_definition", "if_statement", "for_statement", "while_statement"):
-        return hit.line
-    return min(hit.line + int(node.end_point[0]) - int(node.start_point[0]), hit.line + _MAX_SPAN)
+        is_whole = isinstance(node, ast.expr | ast.keyword) or not hasattr(node, "body")
+        last = getattr(node, "end_lineno", None) or hit.line if is_whole else hit.line
+    return min(last, hit.line + _MAX_SPAN)
 
 
 def _suppress(result: FileResult, text: str) -> None:

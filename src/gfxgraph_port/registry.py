@@ -2,7 +2,7 @@
 
 A table ``[[rule]]`` holds what a rule says and its two examples. ``check`` names, for each kind of file, the
 function that looks for it, or says as data what to look for (``checks.py``); ``edit`` names the function that
-proposes a change. The kinds are those of ``KINDS``.
+proposes a change. The kinds are those of `project.kind_of`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from gfxgraph_port import archs
 from gfxgraph_port import rules as _package
 from gfxgraph_port.model import Fix, Impact, Rule, Severity, Text
 
-KINDS = ("python", "cpp", "requirements", "docker", "shell", "cmake", "make", "recipe", "yaml", "ini")
 Table = dict[str, Any]
 Check = Callable[..., Iterator[Any]]
 Edit = Callable[..., Any]

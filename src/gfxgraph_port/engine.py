@@ -15,15 +15,14 @@ from gfxgraph_port.guards import cpp as cpp_guards
 from gfxgraph_port.guards import text as text_guards
 from gfxgraph_port.guards.cpp import Macros
 from gfxgraph_port.guards.python import PyGuards
-from gfxgraph_port.impact import Impact, impact_of, rank
-from gfxgraph_port.model import Finding, Hit, Rule, Severity, SkippedFile
+from gfxgraph_port.model import Finding, Hit, Impact, Rule, Severity, SkippedFile
 from gfxgraph_port.project import ANSWERED_BY_HOME, HOME, Project, UnreadableError, kind_of
 from gfxgraph_port.readers.cpp import CppFile
 from gfxgraph_port.readers.directives import TooDeepError
 from gfxgraph_port.readers.python import PyFile
 from gfxgraph_port.readers.requirements import RequirementFile
 from gfxgraph_port.readers.text import LogicalLine, TextFile
-from gfxgraph_port.registry import Check, for_kind
+from gfxgraph_port.registry import Check, for_kind, impact_of, rank
 
 _IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)")
 

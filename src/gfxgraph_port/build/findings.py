@@ -15,9 +15,8 @@ from gfxgraph_port.audit import audit
 from gfxgraph_port.build.judge import CompilerFinding, Verdict
 from gfxgraph_port.build.real import BuildOutcome
 from gfxgraph_port.fix import compiled
-from gfxgraph_port.impact import impact_of, rank
 from gfxgraph_port.model import Finding, Severity, fill
-from gfxgraph_port.registry import find
+from gfxgraph_port.registry import find, impact_of, rank
 
 SCHEMA = "gfxgraph-port-build/1"
 # Words of messages that name what a rule is about, where the rule has no finding on the line itself.

@@ -44,6 +44,8 @@ _LINKER = re.compile(
     r"(?:cannot find|unable to find library) (?P<lib>-l\S+)|lld: error: (?P<other>.+)$|"
     r"multiple definition of [`'](?P<twice>.+?)'"
 )
+_LINKED = {"lld": "undefined symbol", "bfd": "undefined symbol", "lib": "no such library", "other": "linker",
+           "twice": "defined twice"}  # fmt: skip
 _REFERENCED = re.compile(r"(?:>>> referenced by |^|: )([\w./+-]{1,300}\.(?:cu|cuh|cpp|cc|cxx|c|hip|hpp|h|C))\b")
 _CMAKE = re.compile(
     r"^CMake Error(?: at (?P<path>[^:\n]{1,300}):(?P<line>\d{1,7}) \((?P<command>\w+)\))?:(?P<rest>.*)$"
@@ -321,7 +323,7 @@ def _findings(said: str, tree: str, made: str, hipify: Hipify) -> list[CompilerF
         elif match := _LINKER.search(row):
             near = _REFERENCED.search("\n".join(rows[max(n - 1, 0) : n + 2]))
             asked = re.sub(r".*\.dir/", "", near[1]) if near is not None else asked
-            text = next((f"{k}: {v}" for k, v in _said(match)), row)
+            text = f"{_LINKED[match.lastgroup or '']}: {match[match.lastgroup or 0]}"
             add("does not link", Diagnostic(asked or "the link", 1, 1, "error", text), (asked,) * bool(asked))
     for d in parse("\n".join(absolute)):
         gcc = _GCC_ABSENT.match(d.text)
@@ -330,12 +332,6 @@ def _findings(said: str, tree: str, made: str, hipify: Hipify) -> list[CompilerF
         add(kind_of(d, hipify), d)
     order = {"does not configure": 0, "does not compile": 1, "does not link": 2, "missing header": 3, "unchecked": 4}
     return sorted(found.values(), key=lambda x: (order[x.kind], x.path, x.line))
-
-
-def _said(match: re.Match[str]) -> list[tuple[str, str]]:
-    named = {"lld": "undefined symbol", "bfd": "undefined symbol", "lib": "no such library", "other": "linker",
-             "twice": "defined twice"}  # fmt: skip
-    return [(named[k], v) for k, v in match.groupdict().items() if v]
 
 
 def _binaries(folder: str) -> list[tuple[str, str]]:

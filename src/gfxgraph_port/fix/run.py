@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gfxgraph_port.archs import Arch, select
-from gfxgraph_port.audit import require_parsers
 from gfxgraph_port.build.units import read_tree, uses_cuda
 from gfxgraph_port.engine import Context, audit_file, wanted
 from gfxgraph_port.facts import gather
@@ -72,7 +71,6 @@ def fix(path: str, *, unsafe: bool = False, archs: tuple[Arch, ...] | None = Non
     Raises:
         NoHipifyError: CUDA sources are here, and no table of CUDA's names.
     """
-    require_parsers()
     project = discover(path)
     gather(project)
     found = []

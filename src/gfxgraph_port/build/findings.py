@@ -39,6 +39,8 @@ def as_json(root: str, verdict: Verdict, lang: str = "en", real: BuildOutcome | 
     left = list(verdict.left)
     known = {(x.path, x.line, x.text) for x in left}
     left += [x for x in real.left if (x.path, x.line, x.text) not in known] if real is not None else []
+    if real is not None and real.is_linked:  # its own options found what the fast stage did not
+        left = [x for x in left if x.kind != "missing header" or not {*real.unbuilt}.isdisjoint(x.units)]
     left.sort(key=lambda x: x.kind in ("unchecked", "missing header"))
     rules = _rules(root, verdict.archs)
     explained = {

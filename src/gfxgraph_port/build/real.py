@@ -131,7 +131,7 @@ def build(root: str, project: Project, hipify: Hipify, *, archs: tuple[str, ...]
         tree = os.path.join(os.path.realpath(scratch), "tree")
         files.copy_tree(os.path.realpath(root), tree)
         made = os.path.join(os.path.realpath(scratch), "build")
-        os.mkdir(made)
+        files.new_folder(Path(made))
         kit = os.path.join(os.path.realpath(scratch), "torch")
         before, sources = {p for p, _ in _binaries(tree)}, read_tree(tree)
         units = [u.path for u in units_of(sources) if not u.path.startswith(f"{HOME}/")]
@@ -148,8 +148,8 @@ def build(root: str, project: Project, hipify: Hipify, *, archs: tuple[str, ...]
         done.made = sorted(name for p, name in [*_binaries(tree), *_binaries(made)] if p not in before)
         done.unbuilt = [u for u in units if not _is_named(u, said)]
         if done.stage and not any(x.kind != "unchecked" for x in done.left):
-            said = [row for row in done.tail if re.search(r"(?i)error|cannot|failed", row)] or done.tail
-            done.left.append(_finding("does not link" if done.made else "does not configure", steps[0], said[-1:]))
+            rows = [row for row in done.tail if re.search(r"(?i)error|cannot|failed", row)] or done.tail
+            done.left.append(_finding("does not link" if done.made else "does not configure", steps[0], rows[-1:]))
         if not done.stage and units and len(done.unbuilt) == len(units):
             why = "the build ended well and compiled no unit of CUDA's: it took a path without a GPU"
             done.left.insert(0, _finding("not built", steps[0], [why]))

@@ -119,7 +119,8 @@ def fix_capability_gate(node: ast.expr, f: PyFile, ctx: Context) -> Edit | EditR
         return EditRefusal(node.lineno, "which side AMD belongs to is a decision")
     if _is_demanded(f, node):
         return edit_of(node, f"({ROCM} is not None or {{old}})", needs="AMD runs what follows")
-    if isinstance(node.ops[0], ast.Lt | ast.LtE) and _raises(f, node):
+    up, is_less = f.parent(node), isinstance(node.ops[0], ast.Lt | ast.LtE)
+    if is_less and isinstance(up, ast.If) and up.test is node and _stops(up.body):
         return edit_of(node, f"({ROCM} is None and {{old}})", needs="AMD runs what follows")
     if not isinstance(node.ops[0], ast.Gt | ast.GtE | ast.Eq | ast.In):
         return EditRefusal(node.lineno, "which side AMD belongs to is a decision")
@@ -154,11 +155,6 @@ def _is_demanded(f: PyFile, node: ast.AST) -> bool:
             return False
         child = up
     return False
-
-
-def _raises(f: PyFile, node: ast.AST) -> bool:
-    up = f.parent(node)
-    return isinstance(up, ast.If) and up.test is node and _stops(up.body)
 
 
 def _stops(body: list[ast.stmt]) -> bool:

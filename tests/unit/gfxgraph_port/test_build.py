@@ -12,8 +12,10 @@ from click.testing import CliRunner
 from gfxgraph.cli.port import command
 from gfxgraph_port import hipify
 from gfxgraph_port.build import compiler as compiling
+from gfxgraph_port.build import findings
 from gfxgraph_port.build import judge as judging
 from gfxgraph_port.build.compiler import Compiler, parse
+from gfxgraph_port.build.real import BuildOutcome
 from gfxgraph_port.build.units import read_tree, units_of
 from gfxgraph_port.fix import compat, compiled, run
 from gfxgraph_port.fix import loop as looping
@@ -164,6 +166,18 @@ def test_shared_memory_with_a_bound_is_no_extern_for_amd() -> None:
     new, done = compiled.edit("a.cu", f"#define N 32\n{row}\nint x;\n", [said, said])
     gated = f"#if !defined(__HIP_PLATFORM_AMD__)\n{row}\n#else\n__shared__ float4 tile[N];\n#endif\n"
     assert new == f"#define N 32\n{gated}int x;\n" and len(done) == 1
+
+
+def test_a_header_that_the_linked_build_found_is_not_missing(tmp_path: Path) -> None:
+    """Its own options say where the header is; a unit that is not part of the build keeps the finding."""
+    write(tmp_path, {"a.cu": "#include <own.h>\n", "b.cu": "#include <own.h>\n"})
+    left = [
+        judging.CompilerFinding("missing header", p, 1, 1, "'own.h' file not found", (), (p,))
+        for p in ("a.cu", "b.cu")
+    ]
+    verdict = judging.Verdict(("gfx1030",), {"a.cu": "missing", "b.cu": "missing"}, left)
+    data = findings.as_json(str(tmp_path), verdict, real=BuildOutcome(unbuilt=["b.cu"], is_linked=True))
+    assert [f["path"] for f in data["findings"] if f["kind"] == "missing header"] == ["b.cu"]
 
 
 def test_an_operator_that_amd_has_already_is_left_out_for_amd() -> None:

@@ -87,7 +87,7 @@ def gather(project: Project) -> None:
 
 
 def _cpp(project: Project, found: _Found, path: str, text: str) -> None:
-    if CUDA_HEADER.search(text):
+    if path.endswith(".cu") or CUDA_HEADER.search(text):
         found.cuda.add(path)
     if "cuda" in text and _OWN_NAME.search(_lines_with("cuda", text)):
         code = _lines_with("cuda", blank_comments(text))

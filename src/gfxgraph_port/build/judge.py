@@ -137,11 +137,8 @@ class _Scratch:
                 files.write(folder / "tree" / path, hipify.translate(tree.text(path)).encode("utf-8", "replace"))
             return
         if is_torch:
-            self.before += [
-                "-DUSE_ROCM",
-                "-DTORCH_EXTENSION_NAME=ext",
-                "-DCUDA_VERSION=604",
-            ]  # as torch's hipify has it
+            # as torch's hipify has it
+            self.before += ["-DUSE_ROCM", "-DTORCH_EXTENSION_NAME=ext", "-DCUDA_VERSION=604"]
             self._use(folder / "compat", torch_headers(hipify))
         else:
             self.before.append("-DUSE_HIP")

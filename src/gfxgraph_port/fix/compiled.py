@@ -19,6 +19,7 @@ _TYPENAME = re.compile(r"^missing 'typename' prior to dependent type name")
 _TEMPLATE = re.compile(r"^use 'template' keyword to treat '(\w+)' as a dependent template name")
 _SPACE = re.compile(r"^((?:__\w+__ ?)+)function '[^']+' cannot overload ((?:__\w+__ ?)+)function")
 _AMBIGUOUS = re.compile(r"^use of overloaded operator '([-+*/]=)' is ambiguous")
+_NEARLY = re.compile(r"^out-of-line definition of '[^']+' does not match any declaration")
 _SIZED = re.compile(r"^__shared__ variable '\w+' cannot be 'extern'")
 _SPLIT = re.compile(r"<<[ \t]+<(?!<)|>>[ \t]+>(?!>)")  # of a launch: nvcc joins them, clang does not
 _VECTORS = "amd_hip_vector_types.h"
@@ -28,7 +29,7 @@ _MOST_LINES = 20  # of an operator's definition
 
 def is_known(said: CompilerFinding) -> bool:
     """Whether a message is answered here."""
-    known = any(p.match(said.text) for p in (_TYPENAME, _TEMPLATE, _SPACE, _SIZED))
+    known = any(p.match(said.text) for p in (_TYPENAME, _TEMPLATE, _SPACE, _NEARLY, _SIZED))
     return known or said.text == "expected expression" or bool(_operator(said))
 
 
@@ -67,6 +68,8 @@ def edit(path: str, text: str, messages: Iterable[CompilerFinding]) -> tuple[str
             words[said.line, said.column] = "template "
         elif match := _SPACE.match(said.text):
             spaces[said.line] = match[2].split()
+        elif _NEARLY.match(said.text) and any(t == "member declaration nearly matches" for _, _, t in said.notes):
+            spaces[said.line] = ["__device__" if "__device__" not in lines[said.line - 1] else "__host__"]
         elif _SIZED.match(said.text):
             sized.add(said.line)
         elif said.text == "expected expression" and (row := lines[said.line - 1]) != _joined(row):
@@ -83,7 +86,9 @@ def edit(path: str, text: str, messages: Iterable[CompilerFinding]) -> tuple[str
     for line, wanted in spaces.items():
         row = lines[line - 1]
         start = re.match(r"\s*(?:template\s*<[^{};]{0,300}?>\s*)?(?=[A-Za-z_])", row)
-        has_type = re.search(r"[\w>*&]\s+[*&]?[\w:~]{1,200}\s*\(", row[start.end() :]) if start is not None else None
+        has_type = (
+            re.search(r"[\w>*&]\s+[*&]?[\w:~<>]{1,200}\s*\(", row[start.end() :]) if start is not None else None
+        )
         if start is None or has_type is None:
             continue  # the type stands on a line above
         missing = " ".join(w for w in wanted if w not in row)

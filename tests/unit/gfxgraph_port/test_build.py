@@ -152,6 +152,22 @@ def test_definitions_take_the_space_of_their_declaration() -> None:
     assert [line for line, _ in done] == [1, 2] and new.endswith("int\nk(int)\n")
 
 
+def test_a_definition_that_nearly_matches_gets_its_members_space() -> None:
+    """Clang says no more: first what most lack, then the other; a definition of other parameters stays."""
+    text, near = (
+        "out-of-line definition of 'f' does not match any declaration in 'S'",
+        "member declaration nearly matches",
+    )
+    said = [_said(text, 1, ("s.h", 3, note)) for note in (near, "type of 1st parameter differs")]
+    once, _ = compiled.edit("a.cu", "void S<2>::f(float* x) {}\n", said[:1])
+    twice, _ = compiled.edit("a.cu", once, said[:1])
+    assert (once, twice) == (
+        "__device__ void S<2>::f(float* x) {}\n",
+        "__host__ __device__ void S<2>::f(float* x) {}\n",
+    )
+    assert compiled.edit("a.cu", "void S<2>::f(float* x) {}\n", said[1:])[1] == []
+
+
 def test_brackets_of_a_launch_are_joined() -> None:
     """`k << <1, 2 >> > (x)` is a launch for nvcc alone; a shift of a template's closing stays."""
     text = "void f() {\n  k << <1, 1024 >> > (x);\n  auto v = a >> b;\n}\n"

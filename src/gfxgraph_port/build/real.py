@@ -29,8 +29,7 @@ from gfxgraph_port.hipify import Hipify
 from gfxgraph_port.project import HOME, Project
 
 TIMEOUT_S = 3600
-_MOST_OUTPUT = 32_000_000
-_TAIL = 40
+_MOST_OUTPUT, _TAIL = 32_000_000, 40  # characters; lines
 _GIVEN = ("USE_HIP=1", "LC_ALL=C", "FORCE_CUDA=1")  # the last is asked where no GPU is in the machine
 _IN_HOME = """export PATH="$0/bin:$PATH"
 case " $* " in *" cmake "*|*" meson "*) ;; *) # these find the folder by themselves
@@ -77,6 +76,7 @@ if not torch.version.hip:
     hipify(kit + "/include", output_directory=kit + "/include", includes=[kit + "/include/*/cuda/*"], **of)
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+_BUILDS, _CUDA = ("cmake", "make", "recipe"), re.compile(r"(?i)cuda|nvcc|\.cu\b")
 _MAIN = re.compile(r"^[ \t]*(?:int|void|auto)\s+main\s*\(", re.M)
 _LIBRARY = re.compile(r"cu(?:blasLt|blas|dnn|fft|rand|solver|sparse)|nccl|nvrtc")  # by the name of its header
 _FOLDER = re.compile(r"^\w*make(?:\[\d+\])?: Entering directory '(?P<path>[^']+)'")
@@ -142,8 +142,9 @@ def build(root: str, project: Project, hipify: Hipify, *, archs: tuple[str, ...]
         if kit in steps[0].words:
             _torch_kit(kit, hipify)
         said = _run_all(steps, done, tree, made, archs)
-        if not done.stage and steps != programs and not any(_is_named(u, said) for u in units):
-            said += _run_all(programs, done, tree, made, archs)  # no build names a unit of CUDA's
+        told = [Path(tree, s.path).read_text("utf-8", "replace") for s in project.sources if s.kind in _BUILDS]
+        if not (done.stage or steps == programs or _CUDA.search(said + "".join(told))):
+            said += _run_all(programs, done, tree, made, archs)  # no build knows of CUDA
         done.left = [_before_hipify(x, tree, set(sources.paths)) for x in _findings(said, tree, made, hipify)]
         done.made = sorted(name for p, name in [*_binaries(tree), *_binaries(made)] if p not in before)
         done.unbuilt = [u for u in units if not _is_named(u, said)]
@@ -231,8 +232,7 @@ def _programs(sources: Tree, units: list[str], made: str) -> list[_Step]:
     mains = {p for p in sources.paths if p.endswith(SOURCES) and _MAIN.search(sources.text(p))}
     for main in sorted(mains):
         read, folders, _ = sources.closure(main)
-        folder = os.path.dirname(main)
-        beside = [p for p in sources.paths if p.endswith(SOURCES) and os.path.dirname(p) == folder]
+        beside = [p for p in sources.paths if p.endswith(SOURCES) and os.path.dirname(p) == os.path.dirname(main)]
         beside = [main, *(p for p in beside if p not in mains and p not in read)]
         if not any(p in units for p in beside):
             continue

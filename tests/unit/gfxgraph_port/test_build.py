@@ -117,6 +117,18 @@ def test_the_loop_answers_what_the_compiler_names(tmp_path: Path, fake: Compiler
     assert built.exit_code == 0 and json.loads(built.output)["states"] == {"src/a.cu": "compiles"}
 
 
+def test_the_loop_writes_an_older_folder_anew(tmp_path: Path, fake: Compiler) -> None:
+    """What another version wrote below hip_compat is replaced, not taken for somebody's edit."""
+    write(tmp_path / "r", {"a.cu": SOURCE, "deep/k.cuh": "\n", "Makefile": "a:\n\tnvcc a.cu\n"})
+    options = ["fix", str(tmp_path / "r"), "--loop", "--apply"]
+    assert CliRunner().invoke(command, options).exit_code == 0
+    nvcc = tmp_path / "r/hip_compat/bin/nvcc"
+    text = nvcc.read_text()
+    nvcc.write_text(f"{text}# older\n")
+    done = CliRunner().invoke(command, options)
+    assert done.exit_code == 0 and nvcc.read_text() == text, done.output
+
+
 def test_an_edit_by_which_a_unit_stops_compiling_is_withdrawn(tmp_path: Path, fake: Compiler) -> None:
     """Of two edits in one file the good one stays; the other is refused with the reason."""
     (tmp_path / "clang.py").write_text(

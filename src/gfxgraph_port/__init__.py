@@ -14,13 +14,12 @@ Stays out: torch, drivers, and the code under audit, which is read and compiled,
     archs.py     AMD architectures that a rule may ask about
     engine.py    runs the rules on one file; bounded.py, budget.py: bounds on its time
     audit.py     runs it on a repository; changes.py: only what differs from a revision
-    impact.py    the order of findings; phases.py: the phases of a port
+    phases.py    the phases of a port
     render.py    an audit as text
     hipify.py    CUDA's names as HIP's, from hipify's tables
     build/       each unit through a HIP compiler, the project's own build, the list of what is left
     SKILL.md     how a coding agent ports
     fix/         edits, and the gate they pass
-    verify.py    static and build checks of a port
     rocm/        what a ported program calls (`gfxgraph.rocm`); commands/: ``gfxgraph port``
 
 ARCHITECTURE.md is its map.

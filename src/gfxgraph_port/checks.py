@@ -32,15 +32,7 @@ from gfxgraph_port.readers.python import PyFile, text_of
 from gfxgraph_port.readers.requirements import RequirementFile
 from gfxgraph_port.readers.text import TextFile
 from gfxgraph_port.registry import Check, Table
-from gfxgraph_port.rules._common import (
-    entry_hit,
-    env_writes,
-    hit,
-    import_hits,
-    is_cuda_group,
-    line_hit,
-    rows,
-)
+from gfxgraph_port.rules._common import entry_hit, env_writes, hit, import_hits, is_cuda_group, line_hit, rows
 
 Found = Iterator[Hit]
 Question = Callable[..., Found]

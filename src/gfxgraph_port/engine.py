@@ -15,15 +15,14 @@ from gfxgraph_port.guards import cpp as cpp_guards
 from gfxgraph_port.guards import text as text_guards
 from gfxgraph_port.guards.cpp import Macros
 from gfxgraph_port.guards.python import PyGuards
-from gfxgraph_port.impact import Impact, impact_of, rank
-from gfxgraph_port.model import Finding, Hit, Rule, Severity, SkippedFile
+from gfxgraph_port.model import Finding, Hit, Impact, Rule, Severity, SkippedFile
 from gfxgraph_port.project import ANSWERED_BY_HOME, HOME, Project, UnreadableError, kind_of
 from gfxgraph_port.readers.cpp import CppFile
 from gfxgraph_port.readers.directives import TooDeepError
 from gfxgraph_port.readers.python import PyFile
 from gfxgraph_port.readers.requirements import RequirementFile
 from gfxgraph_port.readers.text import LogicalLine, TextFile
-from gfxgraph_port.registry import Check, for_kind
+from gfxgraph_port.registry import Check, for_kind, impact_of, rank
 
 _IGNORE = re.compile(r"gfxport:\s*(?P<what>ignore(?:-next-line|-file)?)\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)")
 
@@ -191,11 +190,7 @@ def _run_lines(
 
 
 def _audit_python(
-    result: FileResult,
-    context: Context,
-    text: str,
-    rules: list[tuple[Rule, Check]],
-    archs: tuple[Arch, ...],
+    result: FileResult, context: Context, text: str, rules: list[tuple[Rule, Check]], archs: tuple[Arch, ...]
 ) -> None:
     file = PyFile(result.path, text)
     guards = PyGuards(file, context.project)
@@ -268,11 +263,7 @@ def _cpp_reach(file: CppFile, hit: Hit, macros: Macros, archs: tuple[Arch, ...])
 
 
 def _run_cpp(
-    result: FileResult,
-    context: Context,
-    file: CppFile,
-    rules: list[tuple[Rule, Check]],
-    archs: tuple[Arch, ...],
+    result: FileResult, context: Context, file: CppFile, rules: list[tuple[Rule, Check]], archs: tuple[Arch, ...]
 ) -> None:
     needed = _CUTLASS.search(file.code) if "cut" in file.code else None
     for rule, check in rules:
@@ -331,15 +322,11 @@ def _record(
 def _end(hit: Hit) -> int:
     """The last line of what a hit names: a statement or an expression, never a whole body."""
     node = hit.node
+    last = hit.end_line or hit.line
     if isinstance(node, ast.AST):
-        if isinstance(node, ast.expr | ast.keyword) or not hasattr(node, "body"):
-            return min(getattr(node, "end_lineno", None) or hit.line, hit.line + _MAX_SPAN)
-        return hit.line
-    if hit.end_line or node is None or isinstance(node, LogicalLine):
-        return min(hit.end_line or hit.line, hit.line + _MAX_SPAN)
-    if node.type in ("function_definition", "if_statement", "for_statement", "while_statement"):
-        return hit.line
-    return min(hit.line + int(node.end_point[0]) - int(node.start_point[0]), hit.line + _MAX_SPAN)
+        is_whole = isinstance(node, ast.expr | ast.keyword) or not hasattr(node, "body")
+        last = getattr(node, "end_lineno", None) or hit.line if is_whole else hit.line
+    return min(last, hit.line + _MAX_SPAN)
 
 
 def _suppress(result: FileResult, text: str) -> None:

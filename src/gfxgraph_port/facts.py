@@ -87,7 +87,7 @@ def gather(project: Project) -> None:
 
 
 def _cpp(project: Project, found: _Found, path: str, text: str) -> None:
-    if CUDA_HEADER.search(text):
+    if path.endswith(".cu") or CUDA_HEADER.search(text):
         found.cuda.add(path)
     if "cuda" in text and _OWN_NAME.search(_lines_with("cuda", text)):
         code = _lines_with("cuda", blank_comments(text))
@@ -112,7 +112,7 @@ def _lines_with(word: str, text: str) -> str:
 def _python(project: Project, found: _Found, path: str, text: str) -> None:
     if path.endswith("setup.py"):
         _requirements(project, found, path, text)
-    if not _EXTENSION.search(text):
+    if "torch" not in text or not _EXTENSION.search(text):
         return
     project.has_torch_extension = True
     found.modules |= set(re.findall(r"[\"'](?:\w+\.)*([A-Za-z]\w*_(?:cuda|ext|kernels?)\w*)[\"']", text))

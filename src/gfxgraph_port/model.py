@@ -45,7 +45,6 @@ class Impact(_Level):
     BREAKS = 0  # the build, the import or the first run
     SILENT = 1  # it runs and is wrong, or takes a path that was not meant
     SLOW = 2
-    NAME = 3  # a name that a translator or a second target takes care of
 
 
 @dataclass(frozen=True, slots=True)

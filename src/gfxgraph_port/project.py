@@ -106,7 +106,7 @@ class Project:
 
     Attributes:
         macros: what its headers define, by platform.
-        cuda_sources: C++ files that include CUDA's headers.
+        cuda_sources: C++ files that are CUDA's by their name, or include its headers.
         own_names: what the project itself calls cudaSomething: no names of CUDA's.
         has_home: the folder that `port fix` writes is there.
         extension_names: modules that this repository builds itself.

@@ -2,7 +2,7 @@
 
 A table ``[[rule]]`` holds what a rule says and its two examples. ``check`` names, for each kind of file, the
 function that looks for it, or says as data what to look for (``checks.py``); ``edit`` names the function that
-proposes a change. The kinds are those of ``KINDS``.
+proposes a change. The kinds are those of `project.kind_of`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import Any
 
 from gfxgraph_port import archs
 from gfxgraph_port import rules as _package
-from gfxgraph_port.model import Fix, Impact, Rule, Severity, Text
+from gfxgraph_port.model import Finding, Fix, Impact, Rule, Severity, Text
 
-KINDS = ("python", "cpp", "requirements", "docker", "shell", "cmake", "make", "recipe", "yaml", "ini")
 Table = dict[str, Any]
 Check = Callable[..., Iterator[Any]]
 Edit = Callable[..., Any]
@@ -82,3 +81,14 @@ def _by_name() -> dict[str, Loaded]:
 @lru_cache(maxsize=32)
 def for_kind(kind: str) -> tuple[tuple[Rule, Check], ...]:
     return tuple((r.rule, r.checks[kind]) for r in load() if kind in r.checks)
+
+
+def impact_of(code: str) -> Impact:
+    """What a rule's findings do to a port, by its code."""
+    loaded = find(code)
+    return Impact.BREAKS if loaded is None else loaded.rule.harm
+
+
+def rank(f: Finding) -> tuple[int, int, str, str, int]:
+    """A sort key of findings: impact, then severity, then the place."""
+    return impact_of(f.code), -f.severity, f.rule, f.path, f.line

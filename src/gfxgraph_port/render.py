@@ -16,19 +16,12 @@ from rich.table import Table
 from rich.text import Text as Line
 
 from gfxgraph_port.audit import Audit
-from gfxgraph_port.impact import impact_of, rank
 from gfxgraph_port.model import Finding, Fix, Severity, fill
 from gfxgraph_port.phases import phase_title, word
-from gfxgraph_port.registry import find
+from gfxgraph_port.registry import find, impact_of, rank
 
 SCHEMA = "gfxgraph-port-audit/1"
-_STYLE = {
-    Severity.CRITICAL: "bold red",
-    Severity.HIGH: "red",
-    Severity.MEDIUM: "yellow",
-    Severity.LOW: "cyan",
-    Severity.INFO: "dim",
-}
+_STYLE = dict(zip(Severity, ("dim", "cyan", "yellow", "red", "bold red"), strict=True))  # the mildest first
 
 
 def show(audit: Audit, console: Console, *, lang: str, guarded: bool, limit: int) -> None:

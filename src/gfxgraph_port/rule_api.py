@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gfxgraph_port import bounded as re
-from gfxgraph_port.archs import INSTINCT3
 from gfxgraph_port.engine import Context
 from gfxgraph_port.fix.edits import ROCM, Edit, EditRefusal, torch_import, torch_is_bound
 from gfxgraph_port.fix.edits import of as edit_of

@@ -1,4 +1,4 @@
-"""Fifteen small builds, each with one everyday way to build CUDA: files by name, for the test of the real build.
+"""Small builds, each with one everyday way to build CUDA: files by name, for the test of the real build.
 
 The first five are those of issue 55. KERNEL and HOST are the program of most: a kernel's unit and a host's unit.
 """
@@ -36,6 +36,12 @@ set(CUDA_NVCC_FLAGS "${CUDA_NVCC_FLAGS} -arch=sm_70 -std=c++14")
 cuda_add_executable(a a.cu b.cpp)
 target_link_libraries(a ${CUDA_LIBRARIES})
 """, **_TWO,
+    },
+    "cuda_alone": {
+        "CMakeLists.txt": """cmake_minimum_required(VERSION 3.10)
+project(x CUDA)
+add_executable(a a.cu b.cu)
+""", "a.cu": KERNEL, "b.cu": HOST,
     },
     "separable": {
         "CMakeLists.txt": f"""{_CMAKE}find_package(CUDAToolkit REQUIRED)
@@ -141,6 +147,16 @@ a: $(OBJECTS)
 	$(NVCC) -arch=sm_70 -dc $< -o $@
 %.o: %.cpp
 	$(CXX) -I$(TOOLKIT)/include -c $< -o $@
+""", **_THREE,
+    },
+    "device_link": {
+        "Makefile": """NVCC = nvcc
+FLAGS = -arch=sm_52 -rdc=true
+a: a.cu b.cpp c.cu
+	$(NVCC) $(FLAGS) -c a.cu -o a.o
+	$(NVCC) $(FLAGS) -c c.cu -o c.o
+	$(NVCC) $(FLAGS) -dlink -o device.o a.o c.o -lcudadevrt -lcudart
+	$(CXX) -o $@ b.cpp device.o a.o c.o -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcuda -lcudart
 """, **_THREE,
     },
     "makefile_below": {

@@ -1,4 +1,4 @@
-"""The project's own build: fifteen everyday ways to build CUDA link for both wavefronts, and what fails is named."""
+"""The project's own build: the everyday ways to build CUDA link for both wavefronts, and what fails is named."""
 
 from __future__ import annotations
 
@@ -57,6 +57,17 @@ def test_what_does_not_link_or_is_not_built_is_a_finding(tmp_path: Path, monkeyp
     assert status == 1 and data["findings"][0]["kind"] == "not built", data  # type: ignore[index]
 
 
+def test_what_no_build_names_is_built_by_nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that the makefile beside it does not know, and one without a build, with what stands beside it."""
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    write(tmp_path / "r", {"b.cpp": HOST, "a.cu": KERNEL, "Makefile": "all:\n\techo no GPU\n"})
+    for _ in ("Makefile", ""):
+        CliRunner().invoke(command, ["fix", str(tmp_path / "r"), "--apply"])
+        status, data = build(tmp_path / "r")
+        assert (status, data["real"]["made"]) == (0, ["b"]), json.dumps(data, indent=1)  # type: ignore[index]
+        (tmp_path / "r/Makefile").unlink(missing_ok=True)
+
+
 MESON = """project('x', 'cpp', 'cuda', default_options: ['cpp_std=c++17'])
 executable('a', 'a.cu', 'b.cpp', dependencies: dependency('cuda', modules: ['cublas']))
 """
@@ -68,6 +79,38 @@ EXTENSION = """#include <cuda_runtime.h>
 __global__ void k(float* x) { x[threadIdx.x] = __shfl_sync(0xffffffff, x[threadIdx.x], 0); }
 extern "C" void* PyInit_a() { k<<<1, 64>>>(nullptr); return nullptr; }
 """
+
+
+OWN = """import subprocess
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+class CUDAExtension(Extension):
+    pass
+class Build(build_ext):
+    def build_extension(self, ext):
+        flags = ["-arch=sm_80", "-Xcompiler", "-fPIC", "--expt-relaxed-constexpr"]
+        subprocess.check_call(["nvcc", *flags, "-c", "a.cu", "-o", "a.o"])
+        ext.sources, ext.extra_objects = ["b.cpp"], ["a.o"]
+        super().build_extension(ext)
+cuda = CUDAExtension("a", ["a.cu"], libraries=["cudart"], library_dirs=["/usr/local/cuda/lib64"])
+setup(name="x", ext_modules=[cuda], cmdclass={"build_ext": Build})
+"""
+
+
+def test_a_setup_that_calls_nvcc_itself_is_no_torch_extension(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its class may have the name of torch's; the compiler, the headers and the libraries are the folder's."""
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    write(
+        tmp_path / "r",
+        {"setup.py": OWN, "a.cu": KERNEL, "b.cpp": f'{HOST}extern "C" void* PyInit_a() {{ return 0; }}'},
+    )
+    CliRunner().invoke(command, ["fix", str(tmp_path / "r"), "--apply"])
+    status, data = build(tmp_path / "r")
+    assert status == 0 and not any(f["kind"].startswith("a rule") for f in data["findings"]), json.dumps(
+        data, indent=1
+    )  # type: ignore[attr-defined]
 
 
 @pytest.mark.skipif(shutil.which("meson") is None, reason="meson is not on the PATH")

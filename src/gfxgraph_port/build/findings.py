@@ -15,9 +15,8 @@ from gfxgraph_port.audit import audit
 from gfxgraph_port.build.judge import CompilerFinding, Verdict
 from gfxgraph_port.build.real import BuildOutcome
 from gfxgraph_port.fix import compiled
-from gfxgraph_port.impact import impact_of, rank
 from gfxgraph_port.model import Finding, Severity, fill
-from gfxgraph_port.registry import find
+from gfxgraph_port.registry import find, impact_of, rank
 
 SCHEMA = "gfxgraph-port-build/1"
 # Words of messages that name what a rule is about, where the rule has no finding on the line itself.
@@ -29,7 +28,8 @@ _DO = {
                        "needs the library behind #ifndef USE_HIP",
     "does not configure": "what the build asks for is not there: give it, or take the other way behind USE_HIP",
     "does not link": "link the library that has the symbol, or compile the unit that defines it into this target",
-    "not built": "find the condition that keeps the GPU sources out of the build, and let USE_HIP pass it",
+    "not built": "find the condition that keeps the GPU sources out of the build, and let USE_HIP pass it (setup.py: "
+                 "torch.version.hip: CUDA_HOME is None there)",
     "unchecked": "check the hipError_t, or cast it to void where a failure is of no consequence",
 }  # fmt: skip
 
@@ -39,6 +39,8 @@ def as_json(root: str, verdict: Verdict, lang: str = "en", real: BuildOutcome | 
     left = list(verdict.left)
     known = {(x.path, x.line, x.text) for x in left}
     left += [x for x in real.left if (x.path, x.line, x.text) not in known] if real is not None else []
+    if real is not None and real.is_linked:  # its own options found what the fast stage did not
+        left = [x for x in left if x.kind != "missing header" or not {*real.unbuilt}.isdisjoint(x.units)]
     left.sort(key=lambda x: x.kind in ("unchecked", "missing header"))
     rules = _rules(root, verdict.archs)
     explained = {

@@ -30,6 +30,9 @@ from gfxgraph_port.hipify import Hipify
 
 ARCHS = ("gfx1030", "gfx942")  # one of wave 32, one of wave 64
 _CACHE_VERSION = 3
+_BUILDS = "utils/cpp_extension.py"  # of torch: what its own build gives to hipcc
+_HEADERS = {"torch": ("include", "include/torch/csrc/api/include"), "numpy": ("_core/include", "core/include"),
+            "pybind11": ("include",)}  # fmt: skip
 _NOT_CUDA = re.compile(
     r"(?:cuda|cu[a-z]+(?:_v2)?|cub|thrust|nv\w*|cutlass|cute|cooperative_groups|mma)\b|cu(?:da|dnn|tensor|solver|file)"
 )
@@ -115,16 +118,18 @@ class _Scratch:
     """Flags of a stage, and the files that it needs beside the repository."""
 
     def __init__(self, tree: Tree, folder: Path, hipify: Hipify, stage: str, is_torch: bool) -> None:
+        stage = "after" if is_torch and stage == "hipify" else stage  # what torch's build does in any case
         self.base, self.standard = tree.root, max(standard_of(tree), "gnu++17")  # what ROCm's libraries ask for
         self.before: list[str] = ["-D__HIP_PLATFORM_AMD__=1"]
         self.behind: list[str] = []
         self.tag = f"{stage} {is_torch} {hipify.source}"
+        if is_torch or os.path.isfile(os.path.join(tree.root, "setup.py")):
+            self.behind = _python_flags(is_torch)
         if is_torch:
-            self.behind = _torch_flags()
             self.standard = max(self.standard, "gnu++20")
         if stage == "before":
             return
-        if stage == "hipify" and not is_torch:
+        if stage == "hipify":
             self.base = str(folder / "tree")
             self.before += ["-include", "hip/hip_runtime.h"]  # which hipify puts at the head of each source
             for path in tree.paths:
@@ -132,11 +137,8 @@ class _Scratch:
                 files.write(folder / "tree" / path, hipify.translate(tree.text(path)).encode("utf-8", "replace"))
             return
         if is_torch:
-            self.before += [
-                "-DUSE_ROCM",
-                "-DTORCH_EXTENSION_NAME=ext",
-                "-DCUDA_VERSION=604",
-            ]  # as torch's hipify has it
+            # as torch's hipify has it
+            self.before += ["-DUSE_ROCM", "-DTORCH_EXTENSION_NAME=ext", "-DCUDA_VERSION=604"]
             self._use(folder / "compat", torch_headers(hipify))
         else:
             self.before.append("-DUSE_HIP")
@@ -169,17 +171,18 @@ def torch_headers(hipify: Hipify) -> dict[str, str]:
     return {**made, "c10/cuda/impl/cuda_cmake_macros.h": "#pragma once\n"}
 
 
-def _torch_flags() -> list[str]:
-    """Folders of the headers of the torch that is installed, and Python's own."""
+def _python_flags(is_torch: bool) -> list[str]:
+    """Folders of the headers of Python, numpy and pybind11, or of the torch that is installed, with its macros."""
     import sysconfig
 
-    spec = importlib.util.find_spec("torch")
-    places = [Path(p, "include") for p in (spec.submodule_search_locations or ())] if spec is not None else []
-    found = [p for place in places for p in (place, place / "torch/csrc/api/include") if p.is_dir()]
-    text = next((t for place in places if (t := _text(place.parent / "utils" / "cpp_extension.py"))), "")
-    lists = re.findall(r"^COMMON_HIP(?:CC)?_FLAGS = \[([^\]]{0,2000})\]", text, re.M)  # what torch's own build gives
-    macros = [m for row in lists for m in re.findall(r"['\"](-D[\w=]+)['\"]", row)]
-    return macros + [word for p in (*found, Path(sysconfig.get_paths()["include"])) for word in ("-isystem", str(p))]
+    folders, macros = [Path(sysconfig.get_paths()["include"])], list[str]()
+    for name in ("torch",) if is_torch else ("numpy", "pybind11"):
+        spec = importlib.util.find_spec(name)
+        for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+            folders += [p for p in (Path(place, inside) for inside in _HEADERS[name]) if p.is_dir()]
+            given = re.findall(r"^COMMON_HIP(?:CC)?_FLAGS = \[([^\]]{0,2000})\]", _text(Path(place, _BUILDS)), re.M)
+            macros += [m for row in given for m in re.findall(r"['\"](-D[\w=]+)['\"]", row)]
+    return macros + [word for p in folders for word in ("-isystem", str(p))]
 
 
 def _text(path: Path) -> str:
@@ -235,11 +238,7 @@ def place_in(d: Diagnostic, base: str) -> Diagnostic:
 
 
 def _collect(
-    verdict: Verdict,
-    tree: Tree,
-    units: list[Unit],
-    results: list[tuple[bool, list[Diagnostic]]],
-    hipify: Hipify,
+    verdict: Verdict, tree: Tree, units: list[Unit], results: list[tuple[bool, list[Diagnostic]]], hipify: Hipify
 ) -> None:
     places: dict[tuple[str, str, int, str], list[tuple[str, Diagnostic]]] = {}
     for unit, (is_good, said) in zip(units, results):

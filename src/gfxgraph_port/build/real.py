@@ -23,20 +23,28 @@ from pathlib import Path
 from gfxgraph import files
 from gfxgraph_port.build.compiler import Diagnostic, parse
 from gfxgraph_port.build.judge import ARCHS, CompilerFinding, kind_of, place_in, torch_headers
-from gfxgraph_port.build.units import read_tree, units_of
+from gfxgraph_port.build.units import SOURCES, Tree, read_tree, units_of
 from gfxgraph_port.files import printable
 from gfxgraph_port.hipify import Hipify
 from gfxgraph_port.project import HOME, Project
 
 TIMEOUT_S = 3600
-_MOST_OUTPUT = 32_000_000
-_TAIL = 40
+_MOST_OUTPUT, _TAIL = 32_000_000, 40  # characters; lines
 _GIVEN = ("USE_HIP=1", "LC_ALL=C", "FORCE_CUDA=1")  # the last is asked where no GPU is in the machine
+_IN_HOME = """export PATH="$0/bin:$PATH"
+case " $* " in *" cmake "*|*" meson "*) ;; *) # these find the folder by themselves
+  export CPATH="$0/include:$(hipconfig --path 2>/dev/null)/include${CPATH:+:$CPATH}"
+  export LIBRARY_PATH="$0/lib64${LIBRARY_PATH:+:$LIBRARY_PATH}"
+esac
+exec "$@"
+"""
 _LINKER = re.compile(
-    r"undefined (?:hidden |protected )?symbol: (?P<lld>.+)$|undefined reference to [`'](?P<bfd>.+)'|"
+    r"undefined (?:hidden |protected )?symbol: (?P<lld>.+)$|undefined reference to (?:symbol )?[`'](?P<bfd>.+)'|"
     r"(?:cannot find|unable to find library) (?P<lib>-l\S+)|lld: error: (?P<other>.+)$|"
     r"multiple definition of [`'](?P<twice>.+?)'"
 )
+_LINKED = {"lld": "undefined symbol", "bfd": "undefined symbol", "lib": "no such library", "other": "linker",
+           "twice": "defined twice"}  # fmt: skip
 _REFERENCED = re.compile(r"(?:>>> referenced by |^|: )([\w./+-]{1,300}\.(?:cu|cuh|cpp|cc|cxx|c|hip|hpp|h|C))\b")
 _CMAKE = re.compile(
     r"^CMake Error(?: at (?P<path>[^:\n]{1,300}):(?P<line>\d{1,7}) \((?P<command>\w+)\))?:(?P<rest>.*)$"
@@ -52,6 +60,9 @@ _GCC_ABSENT = re.compile(r"^(?P<name>\S{1,300}): No such file or directory$")
 # its hipify translates as it does for a ROCm build, and itself for its HIP libraries.
 _AS_ROCM = """import os, re, runpy, shutil, subprocess, sys, torch
 kit, sys.argv = sys.argv[1], sys.argv[2:]
+if not torch.cuda.is_available():  # a build for a machine with a GPU
+    torch.cuda.is_available, torch.cuda.device_count = (lambda: True), (lambda: 1)
+    torch.cuda.get_device_capability = lambda *_: (10, 3)
 if not torch.version.hip:
     from torch.utils.hipify.hipify_python import hipify
     said = subprocess.run(["hipcc", "--version"], capture_output=True, text=True).stdout
@@ -65,6 +76,9 @@ if not torch.version.hip:
     hipify(kit + "/include", output_directory=kit + "/include", includes=[kit + "/include/*/cuda/*"], **of)
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+_BUILDS, _CUDA = ("cmake", "make", "recipe"), re.compile(r"(?i)cuda|nvcc|\.cu\b")
+_MAIN = re.compile(r"^[ \t]*(?:int|void|auto)\s+main\s*\(", re.M)
+_LIBRARY = re.compile(r"cu(?:blasLt|blas|dnn|fft|rand|solver|sparse)|nccl|nvrtc")  # by the name of its header
 _FOLDER = re.compile(r"^\w*make(?:\[\d+\])?: Entering directory '(?P<path>[^']+)'")
 
 
@@ -117,31 +131,26 @@ def build(root: str, project: Project, hipify: Hipify, *, archs: tuple[str, ...]
         tree = os.path.join(os.path.realpath(scratch), "tree")
         files.copy_tree(os.path.realpath(root), tree)
         made = os.path.join(os.path.realpath(scratch), "build")
+        files.new_folder(Path(made))
         kit = os.path.join(os.path.realpath(scratch), "torch")
-        steps = _steps(tree, made, kit, project, archs)
-        if not steps:
-            raise ValueError("no build is known here: neither CMake, make, configure, Meson nor setup.py")
         before, sources = {p for p, _ in _binaries(tree)}, read_tree(tree)
         units = [u.path for u in units_of(sources) if not u.path.startswith(f"{HOME}/")]
+        programs = _programs(sources, units, made)
+        steps = _steps(tree, made, kit, project, archs) or programs
+        if not steps:
+            raise ValueError("no build is known here: neither CMake, make, configure, Meson, setup.py nor a main()")
         if kit in steps[0].words:
             _torch_kit(kit, hipify)
-        said = ""
-        for step in steps:
-            words = " ".join(w for w in step.words if w not in (kit, _AS_ROCM, "-c"))
-            done.commands.append(words.replace(tree, ".").replace(made, "../build"))
-            status, text = _run(step, tree, archs)
-            said += text
-            if status != 0:
-                done.stage = step.name
-                done.tail = [printable(row[:300]) for row in text.rstrip().split("\n")[-_TAIL:]]
-                break
+        said = _run_all(steps, done, tree, made, archs)
+        told = [Path(tree, s.path).read_text("utf-8", "replace") for s in project.sources if s.kind in _BUILDS]
+        if not (done.stage or steps == programs or _CUDA.search(said + "".join(told))):
+            said += _run_all(programs, done, tree, made, archs)  # no build knows of CUDA
         done.left = [_before_hipify(x, tree, set(sources.paths)) for x in _findings(said, tree, made, hipify)]
         done.made = sorted(name for p, name in [*_binaries(tree), *_binaries(made)] if p not in before)
         done.unbuilt = [u for u in units if not _is_named(u, said)]
         if done.stage and not any(x.kind != "unchecked" for x in done.left):
-            done.left.append(
-                _finding("does not link" if done.made else "does not configure", steps[0], done.tail[-1:])
-            )
+            rows = [row for row in done.tail if re.search(r"(?i)error|cannot|failed", row)] or done.tail
+            done.left.append(_finding("does not link" if done.made else "does not configure", steps[0], rows[-1:]))
         if not done.stage and units and len(done.unbuilt) == len(units):
             why = "the build ended well and compiled no unit of CUDA's: it took a path without a GPU"
             done.left.insert(0, _finding("not built", steps[0], [why]))
@@ -217,13 +226,44 @@ def _steps(tree: str, made: str, kit: str, project: Project, archs: tuple[str, .
     return [_Step("build", tree, (sys.executable, "setup.py", "build"))] if has("setup.py") else []
 
 
+def _programs(sources: Tree, units: list[str], made: str) -> list[_Step]:
+    """For units that no build names: each ``main`` beside one, with what stands in its folder, by nvcc."""
+    steps = []
+    mains = {p for p in sources.paths if p.endswith(SOURCES) and _MAIN.search(sources.text(p))}
+    for main in sorted(mains):
+        read, folders, _ = sources.closure(main)
+        beside = [p for p in sources.paths if p.endswith(SOURCES) and os.path.dirname(p) == os.path.dirname(main)]
+        beside = [main, *(p for p in beside if p not in mains and p not in read)]
+        if not any(p in units for p in beside):
+            continue
+        libraries = {f"-l{m[0]}" for p in (*read, *beside) for n in sources.includes(p) if (m := _LIBRARY.match(n))}
+        out = f"{made}/{os.path.splitext(main)[0].replace('/', '-')}"
+        words = ("nvcc", "-o", out, *beside, *(f"-I{f or '.'}" for f in folders), *sorted(libraries))
+        steps.append(_Step("build", sources.root, words))
+    return steps
+
+
+def _run_all(steps: list[_Step], done: BuildOutcome, tree: str, made: str, archs: tuple[str, ...]) -> str:
+    """Commands until one fails, and all that they said."""
+    said = ""
+    for step in steps:
+        words = " ".join(w for w in step.words if w not in (_AS_ROCM, "-c") and not w.endswith("/torch"))
+        done.commands.append(words.replace(tree, ".").replace(made, "../build"))
+        status, text = _run(step, tree, archs)
+        said += f"{words}\n{text}"
+        if status != 0:
+            done.stage = step.name
+            done.tail = [printable(row[:300]) for row in text.rstrip().split("\n")[-_TAIL:]]
+            break
+    return said
+
+
 def _run(step: _Step, tree: str, archs: tuple[str, ...]) -> tuple[int, str]:
     """One command of the build, with the toolkit folder in the environment; its status and all that it said."""
     home = os.path.join(tree, HOME)
     toolkit = [f"CUDA_HOME={home}", f"CUDA_PATH={home}"] if os.path.isdir(home) else []
     given = [f"HIP_ARCHITECTURES={','.join(archs)}", f"PYTORCH_ROCM_ARCH={';'.join(archs)}", *_GIVEN, *toolkit]
-    path = ["/bin/sh", "-c", 'PATH="$0:$PATH"; export PATH; exec "$@"', f"{home}/bin"]
-    words = [*path, "env", *given, *step.words]
+    words = ["/bin/sh", "-c", _IN_HOME, home, "env", *given, *step.words]
     try:
         process = subprocess.Popen(
             words, cwd=step.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -283,7 +323,7 @@ def _findings(said: str, tree: str, made: str, hipify: Hipify) -> list[CompilerF
         elif match := _LINKER.search(row):
             near = _REFERENCED.search("\n".join(rows[max(n - 1, 0) : n + 2]))
             asked = re.sub(r".*\.dir/", "", near[1]) if near is not None else asked
-            text = next((f"{k}: {v}" for k, v in _said(match)), row)
+            text = f"{_LINKED[match.lastgroup or '']}: {match[match.lastgroup or 0]}"
             add("does not link", Diagnostic(asked or "the link", 1, 1, "error", text), (asked,) * bool(asked))
     for d in parse("\n".join(absolute)):
         gcc = _GCC_ABSENT.match(d.text)
@@ -292,12 +332,6 @@ def _findings(said: str, tree: str, made: str, hipify: Hipify) -> list[CompilerF
         add(kind_of(d, hipify), d)
     order = {"does not configure": 0, "does not compile": 1, "does not link": 2, "missing header": 3, "unchecked": 4}
     return sorted(found.values(), key=lambda x: (order[x.kind], x.path, x.line))
-
-
-def _said(match: re.Match[str]) -> list[tuple[str, str]]:
-    named = {"lld": "undefined symbol", "bfd": "undefined symbol", "lib": "no such library", "other": "linker",
-             "twice": "defined twice"}  # fmt: skip
-    return [(named[k], v) for k, v in match.groupdict().items() if v]
 
 
 def _binaries(folder: str) -> list[tuple[str, str]]:

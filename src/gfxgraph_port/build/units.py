@@ -24,8 +24,8 @@ from gfxgraph_port.project import _SKIP_DIRS, HOME, MAX_BYTES, MOST_DEPTH, VENDO
 
 _MOST_FILES = 200_000
 _MOST_COMMANDS = 32_000_000
-_SOURCES = (".cu", ".hip", ".c", ".cc", ".cpp", ".cxx", ".c++", ".C")
-_HEADERS = (".h", ".hpp", ".hh", ".hxx", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".cuinc", ".def", ".tcc", *_SOURCES)
+SOURCES = (".cu", ".hip", ".c", ".cc", ".cpp", ".cxx", ".c++", ".C")
+_HEADERS = (".h", ".hpp", ".hh", ".hxx", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".cuinc", ".def", ".tcc", *SOURCES)
 _USES_CUDA = re.compile(r"<<<|__global__|\bcuda[A-Z]\w+\s*\(|\bcu(?:blas|sparse|fft|rand|solver)[A-Z]\w+")
 _CUDA_INCLUDE = re.compile(r"cu(?:da|blas|sparse|fft|rand|solver)\w*\.h|cub/|nvToolsExt|nccl\.h|cuda/")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
@@ -173,7 +173,7 @@ def units_of(tree: Tree, wanted: frozenset[str] | None = None, commands: str | N
     macros = tuple(sorted(_macros(tree)))
     found = []
     for path in tree.paths:
-        if not path.endswith(_SOURCES) or _is_foreign(path) or not uses_cuda(tree, path):
+        if not path.endswith(SOURCES) or _is_foreign(path) or not uses_cuda(tree, path):
             continue
         if wanted is None or path in wanted:
             found.append(Unit(path, tuple(tree.closure(path)[1]), macros))

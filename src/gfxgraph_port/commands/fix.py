@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +19,7 @@ from gfxgraph_port.files import write_out
 if TYPE_CHECKING:  # the parsers are an extra
     from gfxgraph_port.build.judge import Verdict
     from gfxgraph_port.fix.loop import LoopOutcome
-    from gfxgraph_port.fix.run import FileFix, Left
+    from gfxgraph_port.fix.run import FileFix
 
 COMMANDS = click.option(
     "--compile-commands", "commands", metavar="FILE", help="The build's list of units; else the one found in PATH."
@@ -163,7 +162,7 @@ def fix_command(
 
     Writes a patch for review: the build behind USE_HIP, a folder of headers that stands in for the CUDA toolkit, and
     edits that pass the identity gate. The copy that --hipify makes has HIP's names in its sources, and no build for
-    NVIDIA. What is left is listed, with the reason.
+    NVIDIA. port build lists what is left.
 
     Exit status: 0 done, 1 some edits were refused, 2 it could not run.
     """
@@ -171,7 +170,7 @@ def fix_command(
         fail("--real is for --loop")
     _refuse_conflicts(ctx, apply_, dry_run, hipify_to, loops, commands)
     # lazily: the parsers are an extra, and help must be there without them
-    from gfxgraph_port.fix import run
+    from gfxgraph_port.project import HOME
 
     if hipify_to is not None:
         _copy(path, hipify_to)
@@ -179,25 +178,24 @@ def fix_command(
     fixes, outcome = _fixes(path, arch, unsafe, loops, commands, translates=hipify_to is not None, real=real)
     patch = "".join(f.patch() for f in fixes if f.new != f.old)
     edited = [] if dry_run else _write(path, fixes, None if apply_ else output, patch)
-    left = run.left_over(path, fixes, archs_of(arch)) if not dry_run else []
     status = _contract.FOUND if any(f.refused for f in fixes) else _contract.OK
     if as_json:
         data: dict[str, object] = {
             "patch": patch if dry_run or not apply_ else "",
             "patch_file": output if patch and not dry_run and not apply_ else None,
             "edited": edited,
-            **_counts(fixes, left, outcome),
+            **_counts(fixes, outcome),
         }
         click.echo(json.dumps(data, indent=1, ensure_ascii=False))
         sys.exit(status)
     if dry_run:
         click.echo(patch, nl=False)
     elif apply_:
-        for name in edited:
+        for name in dict.fromkeys(f"{HOME}/" if n.startswith(f"{HOME}/") else n for n in edited):
             click.echo(f"edited {name}")
     elif patch:
         click.echo(f"wrote {output}: review it, then patch -p1 -d {path} < {output}")
-    _tell(path, fixes, left, outcome)
+    _tell(path, fixes, outcome)
     sys.exit(status)
 
 
@@ -255,7 +253,7 @@ def _write(path: str, fixes: list[FileFix], output: str | None, patch: str) -> l
     return []
 
 
-def _counts(fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome) -> dict[str, object]:
+def _counts(fixes: list[FileFix], outcome: LoopOutcome) -> dict[str, object]:
     """What was done and what was not, as plain data."""
     return {
         "n_edits": sum(len(f.applied) for f in fixes),
@@ -263,14 +261,13 @@ def _counts(fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome) ->
             {"path": f.path, "line": r.line, "rule": r.rule, "reason": r.reason} for f in fixes for r in f.refused
         ],
         "check": [{"rule": r, "count": n, "needs": needs} for (r, needs), n in _preconditions(fixes).items()],
-        "left": [{"rule": e.rule, "code": e.code, "count": e.count, "reason": e.reason} for e in left],
         "units": _stages(outcome) or None,
         "real": outcome.real.as_json() if outcome.real is not None else None,
     }
 
 
-def _tell(path: str, fixes: list[FileFix], left: Sequence[Left], outcome: LoopOutcome) -> None:
-    """What was refused, what to check, what is left, how to build, and what compiles."""
+def _tell(path: str, fixes: list[FileFix], outcome: LoopOutcome) -> None:
+    """What was refused, what to check, how to build, and what compiles."""
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph_port.fix import builds
     from gfxgraph_port.project import HOME, discover
@@ -282,8 +279,6 @@ def _tell(path: str, fixes: list[FileFix], left: Sequence[Left], outcome: LoopOu
     click.echo(f"{n_edits} {'edit' if n_edits == 1 else 'edits'}, {len(refused)} refused", err=True)
     for (rule, needs), count in _preconditions(fixes).items():
         click.echo(f"check {rule} ({count}): {needs}", err=True)
-    for rest in left:
-        click.echo(f"left {rest.rule} {rest.code} ({rest.count}): {rest.reason}", err=True)
     if any(f.path.startswith(f"{HOME}/") for f in fixes):
         for line in builds.how_to_build(discover(path)):
             click.echo(f"build {line}", err=True)
@@ -300,12 +295,7 @@ def _stages(outcome: LoopOutcome) -> dict[str, dict[str, object]]:
 
 
 def _refuse_conflicts(
-    ctx: click.Context,
-    apply_: bool,
-    dry_run: bool,
-    hipify_to: str | None,
-    loops: bool,
-    commands: str | None,
+    ctx: click.Context, apply_: bool, dry_run: bool, hipify_to: str | None, loops: bool, commands: str | None
 ) -> None:
     """Options that would be accepted and then do nothing."""
     if commands is not None and not loops:

@@ -1,8 +1,8 @@
 """Edits that a compiler's message asks for by itself, at the very place that it names.
 
 Each is one that leaves the program the same for every compiler that took it before: a keyword that C++ demands and
-nvcc does not, the execution space that a function's declaration has already, or an operator on CUDA's vectors that
-AMD's headers define with the same meaning, which is then left out for AMD.
+nvcc does not, the execution space that a function's declaration has already; for AMD alone, an ``extern`` goes that
+shared memory with a bound has, and an operator on CUDA's vectors that AMD's headers define with the same meaning.
 
 Enters: diagnostics, source text.
 Stays out: whether the unit then compiles; the loop asks the compiler.
@@ -19,15 +19,17 @@ _TYPENAME = re.compile(r"^missing 'typename' prior to dependent type name")
 _TEMPLATE = re.compile(r"^use 'template' keyword to treat '(\w+)' as a dependent template name")
 _SPACE = re.compile(r"^((?:__\w+__ ?)+)function '[^']+' cannot overload ((?:__\w+__ ?)+)function")
 _AMBIGUOUS = re.compile(r"^use of overloaded operator '([-+*/]=)' is ambiguous")
+_NEARLY = re.compile(r"^out-of-line definition of '[^']+' does not match any declaration")
+_SIZED = re.compile(r"^__shared__ variable '\w+' cannot be 'extern'")
 _SPLIT = re.compile(r"<<[ \t]+<(?!<)|>>[ \t]+>(?!>)")  # of a launch: nvcc joins them, clang does not
 _VECTORS = "amd_hip_vector_types.h"
-_NOT_AMD = "#if !defined(__HIP_PLATFORM_AMD__)  // AMD's headers have it"
+_NOT_AMD = "#if !defined(__HIP_PLATFORM_AMD__)"
 _MOST_LINES = 20  # of an operator's definition
 
 
 def is_known(said: CompilerFinding) -> bool:
     """Whether a message is answered here."""
-    known = any(p.match(said.text) for p in (_TYPENAME, _TEMPLATE, _SPACE))
+    known = any(p.match(said.text) for p in (_TYPENAME, _TEMPLATE, _SPACE, _NEARLY, _SIZED))
     return known or said.text == "expected expression" or bool(_operator(said))
 
 
@@ -55,6 +57,7 @@ def edit(path: str, text: str, messages: Iterable[CompilerFinding]) -> tuple[str
     words: dict[tuple[int, int], str] = {}
     spaces: dict[int, list[str]] = {}
     operators: dict[int, str] = {}
+    sized: set[int] = set()
     for said in messages:
         operators |= {line: sign for where, line, sign in _operator(said) if where == path}
         if said.path != path or not 0 < said.line <= len(lines):
@@ -65,6 +68,10 @@ def edit(path: str, text: str, messages: Iterable[CompilerFinding]) -> tuple[str
             words[said.line, said.column] = "template "
         elif match := _SPACE.match(said.text):
             spaces[said.line] = match[2].split()
+        elif _NEARLY.match(said.text) and any(t == "member declaration nearly matches" for _, _, t in said.notes):
+            spaces[said.line] = ["__device__" if "__device__" not in lines[said.line - 1] else "__host__"]
+        elif _SIZED.match(said.text):
+            sized.add(said.line)
         elif said.text == "expected expression" and (row := lines[said.line - 1]) != _joined(row):
             lines[said.line - 1] = _joined(row)
             done.append((said.line, "the brackets of a launch as one token"))
@@ -79,17 +86,21 @@ def edit(path: str, text: str, messages: Iterable[CompilerFinding]) -> tuple[str
     for line, wanted in spaces.items():
         row = lines[line - 1]
         start = re.match(r"\s*(?:template\s*<[^{};]{0,300}?>\s*)?(?=[A-Za-z_])", row)
-        has_type = re.search(r"[\w>*&]\s+[*&]?[\w:~]{1,200}\s*\(", row[start.end() :]) if start is not None else None
+        has_type = (
+            re.search(r"[\w>*&]\s+[*&]?[\w:~<>]{1,200}\s*\(", row[start.end() :]) if start is not None else None
+        )
         if start is None or has_type is None:
             continue  # the type stands on a line above
         missing = " ".join(w for w in wanted if w not in row)
         lines[line - 1] = f"{start[0]}{missing} {row[start.end() :]}"
         done.append((line, f"{missing}, as the declaration has it"))
-    for line, sign in sorted(operators.items(), reverse=True):
-        last = _by_element(lines, line, sign)
-        if last:
-            lines[line - 1 : last] = [_NOT_AMD, *lines[line - 1 : last], "#endif"]
-            done.append((line, f"operator{sign} that AMD's headers have is left out for AMD"))
+    blocks = {n: (n, re.sub(r"\bextern\s+(?=.*\[[^\[\]]+\])", "", lines[n - 1])) for n in sized}
+    blocks |= {n: (last, "") for n, sign in operators.items() if (last := _by_element(lines, n, sign))}
+    for line, (last, instead) in sorted(blocks.items(), reverse=True):
+        old = lines[line - 1 : last]
+        if instead != old[0]:
+            lines[line - 1 : last] = [_NOT_AMD, *old, *(["#else", instead] if instead else []), "#endif"]
+            done.append((line, "shared memory with a bound is no extern" if instead else "an operator that AMD has"))
     return "\n".join(lines), done
 
 

@@ -73,8 +73,9 @@ def loop(
     with tempfile.TemporaryDirectory(prefix="gfxgraph-port-") as scratch:
         copy = Path(scratch, "tree")
         sources = read_tree(top).paths
-        if real:
-            files.copy_tree(top, str(copy))
+        part = "" if real else HOME  # what an older fix wrote there is written anew
+        if real or os.path.isdir(os.path.join(top, HOME)) and not os.path.islink(os.path.join(top, HOME)):
+            files.copy_tree(os.path.join(top, part), str(copy / part))
         for name in {*sources, *(s.path for s in project.sources)} if not real else ():
             _put(copy, name, read_inside(top, name, MAX_READ).decode("utf-8", "surrogateescape"))
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gfxgraph_port.archs import Arch, select
-from gfxgraph_port.audit import audit, require_parsers
 from gfxgraph_port.build.units import read_tree, uses_cuda
 from gfxgraph_port.engine import Context, audit_file, wanted
 from gfxgraph_port.facts import gather
@@ -26,7 +25,6 @@ from gfxgraph_port.guards import cpp as cpp_guards
 from gfxgraph_port.guards.python import PyGuards
 from gfxgraph_port.hipify import Hipify
 from gfxgraph_port.hipify import load as load_hipify
-from gfxgraph_port.impact import rank
 from gfxgraph_port.model import Fix
 from gfxgraph_port.project import ANSWERED_BY_HOME, HOME, MAX_READ, Project, UnreadableError, discover
 from gfxgraph_port.readers.cpp import CppFile
@@ -47,7 +45,6 @@ class FileFix:
     new: str
     applied: list[Edit] = field(default_factory=list)
     refused: list[EditRefusal] = field(default_factory=list)
-    answers: frozenset[tuple[str, str]] = frozenset()  # findings in other files: path and rule
     is_executable: bool = False
     is_new: bool | None = None  # None: where ``old`` is empty
 
@@ -74,7 +71,6 @@ def fix(path: str, *, unsafe: bool = False, archs: tuple[Arch, ...] | None = Non
     Raises:
         NoHipifyError: CUDA sources are here, and no table of CUDA's names.
     """
-    require_parsers()
     project = discover(path)
     gather(project)
     found = []
@@ -117,8 +113,6 @@ def _build(project: Project, found: list[FileFix]) -> None:
     if not any(uses_cuda(tree, p) for p in tree.paths):
         return
     made = builds.headers(project, tree, load_hipify())
-    rules = [r.rule.id for code in ANSWERED_BY_HOME if (r := find(code)) is not None]
-    answers = frozenset((s.path, rule) for s in project.sources for rule in rules)
     is_executable = f"{HOME}/bin/nvcc"
     for name, text in made.items():
         now = _now(project.root, FileFix(name, "", ""))
@@ -126,7 +120,7 @@ def _build(project: Project, found: list[FileFix]) -> None:
             old = "" if now is None else now.decode("utf-8", "surrogateescape")
             edit = Edit(1, 0, "", "stand-in")
             found.append(
-                FileFix(name, old, text, [edit], [], answers, is_executable=name == is_executable, is_new=now is None)
+                FileFix(name, old, text, [edit], [], is_executable=name == is_executable, is_new=now is None)
             )
     for name, old, new, done, refused in builds.edits(project):
         now = _now(project.root, FileFix(name, "", ""))
@@ -360,31 +354,3 @@ def restore(root: str, fixes: list[FileFix]) -> list[str]:
         else:
             write_inside(root, f.path, f.old_bytes)
     return kept
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """Findings of one rule that no edit answers, and why."""
-
-    rule: str
-    code: str
-    count: int
-    reason: str
-
-
-def left_over(path: str, fixes: list[FileFix], archs: tuple[Arch, ...] | None = None) -> list[Left]:
-    """What the fixes leave, worst first: refused edits by their reason, and rules for which there is no diff."""
-    touched = {(f.path, e.rule) for f in fixes for e in f.applied} | {a for f in fixes for a in f.answers}
-    refused = {(f.path, r.rule): r.reason for f in fixes for r in f.refused}
-    counts: dict[tuple[str, str, str], int] = {}
-    for finding in sorted(audit(path, archs=archs).findings, key=rank):
-        place = (finding.path, finding.rule)
-        if place in touched and place not in refused:
-            continue
-        loaded = find(finding.rule)
-        reason = refused.get(place) or (f"no diff for this: {loaded.rule.en.do}" if loaded is not None else "")
-        if place not in refused and finding.fix is Fix.SUGGEST:
-            reason = "only with --unsafe, or not in this shape"
-        key = (finding.rule, finding.code, reason)
-        counts[key] = counts.get(key, 0) + 1
-    return [Left(rule, code, n, reason) for (rule, code, reason), n in counts.items()]

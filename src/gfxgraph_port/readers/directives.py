@@ -134,13 +134,7 @@ def arms_of(directives: list[Directive], n_lines: int) -> list[Arm]:
         if d.kind in ("if", "ifdef", "ifndef"):
             parent = stack[-1][-1] if stack else None
             arm = Arm(
-                len(arms),
-                parent,
-                chains,
-                _condition(d),
-                f"#{d.kind} {d.body.strip()}",
-                d.line,
-                d.last_line + 1,
+                len(arms), parent, chains, _condition(d), f"#{d.kind} {d.body.strip()}", d.line, d.last_line + 1
             )
             chains += 1
             arms.append(arm)

@@ -18,7 +18,6 @@ B = TypeVar("B", bound=ast.AST)
 C = TypeVar("C", bound=ast.AST)
 D = TypeVar("D", bound=ast.AST)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 
 
 class PyFile:

@@ -60,16 +60,11 @@ _IMAGE = re.compile(
 )
 
 
-def docker_cuda_base_docker(f: TextFile, ctx: Context) -> Iterator[Hit]:
+def docker_cuda_base(f: TextFile, ctx: Context) -> Iterator[Hit]:
     for entry in f.commands("FROM", "ARG"):
         match = _IMAGE.search(entry.text)
         if match and (entry.keyword == "FROM" or re.match(r"\w*(BASE|IMAGE)\w*\s*=", entry.text)):
-            yield entry_hit(f, entry, image=match.group())
-
-
-def docker_cuda_base_yaml(f: TextFile, ctx: Context) -> Iterator[Hit]:
-    for entry, match in f.matching(rf"\b(?:image|container)\s*:\s*[\"']?(?:{_IMAGE.pattern})"):
-        yield entry_hit(f, entry, image=match.group().partition(":")[2].strip())
+            yield entry_hit(f, entry, text=match.group())
 
 
 _INSTALL = re.compile(r"\bpip3?\s+install\b(?P<rest>.*)")

@@ -23,18 +23,7 @@ def is_capability(f: PyFile, node: ast.AST | None, depth: int = 6) -> bool:
             r"get_sm_version|get_cuda_arch\w*", last
         ):
             return True
-        if last in (
-            "int",
-            "float",
-            "str",
-            "tuple",
-            "Version",
-            "parse",
-            "map",
-            "join",
-            "as_version_str",
-            "to_int",
-        ):
+        if last in ("int", "float", "str", "tuple", "Version", "parse", "map", "join", "as_version_str", "to_int"):
             return any(is_capability(f, a, depth - 1) for a in node.args) or (
                 isinstance(node.func, ast.Attribute) and is_capability(f, node.func.value, depth - 1)
             )
@@ -61,14 +50,6 @@ def is_capability(f: PyFile, node: ast.AST | None, depth: int = 6) -> bool:
             return True
         return bool(_NAMED.search(node.id))
     return False
-
-
-def _is_item_of(f: PyFile, node: ast.AST) -> bool:
-    """A loop variable over a name such as ``compute_capabilities``."""
-    return isinstance(node, ast.Name) and any(
-        isinstance(up, ast.For) and f.source(up.target) == node.id and _NAMED.search(f.source(up.iter))
-        for up in f.ancestors(node)
-    )
 
 
 def _is_properties(f: PyFile, node: ast.AST, depth: int) -> bool:
@@ -120,7 +101,7 @@ def _all(f: PyFile) -> Iterator[Hit]:
             and isinstance(call.func, ast.Attribute)
             and call.args
             and re.fullmatch(r"\d{1,2}(\.\d?)?", text_of(call.args[0]) or "")
-            and (is_capability(f, call.func.value) or _is_item_of(f, call.func.value))
+            and is_capability(f, call.func.value)
         ):
             yield hit(call, expr=f.source(call)[:120])
         if _HELPER.fullmatch(name) and not name.startswith("get_"):
@@ -138,7 +119,8 @@ def fix_capability_gate(node: ast.expr, f: PyFile, ctx: Context) -> Edit | EditR
         return EditRefusal(node.lineno, "which side AMD belongs to is a decision")
     if _is_demanded(f, node):
         return edit_of(node, f"({ROCM} is not None or {{old}})", needs="AMD runs what follows")
-    if isinstance(node.ops[0], ast.Lt | ast.LtE) and _raises(f, node):
+    up, is_less = f.parent(node), isinstance(node.ops[0], ast.Lt | ast.LtE)
+    if is_less and isinstance(up, ast.If) and up.test is node and _stops(up.body):
         return edit_of(node, f"({ROCM} is None and {{old}})", needs="AMD runs what follows")
     if not isinstance(node.ops[0], ast.Gt | ast.GtE | ast.Eq | ast.In):
         return EditRefusal(node.lineno, "which side AMD belongs to is a decision")
@@ -175,97 +157,11 @@ def _is_demanded(f: PyFile, node: ast.AST) -> bool:
     return False
 
 
-def _raises(f: PyFile, node: ast.AST) -> bool:
-    up = f.parent(node)
-    return isinstance(up, ast.If) and up.test is node and _stops(up.body)
-
-
 def _stops(body: list[ast.stmt]) -> bool:
     last = body[-1]
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
         return ast.unparse(last.value.func) in ("sys.exit", "exit", "pytest.skip", "quit")
     return isinstance(last, ast.Raise)
-
-
-_PARSERS = frozenset({"int", "float", "parse", "Version", "LooseVersion", "StrictVersion", "TorchVersion"})
-
-
-def torch_version_cuda_parse(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    for version in f.nodes(ast.Attribute, ast.Name):
-        node: ast.AST = version
-        if not _is_version(f, node):
-            continue
-        up = f.parent(node)
-        if isinstance(up, ast.BoolOp | ast.Call) and _defaulted(f, up, node):
-            node, up = up, f.parent(up)
-        if _taken_apart(f, up, node):
-            yield hit(node, expr=f.source((f.parent(up) if isinstance(up, ast.Attribute) else up) or node)[:120])
-        elif isinstance(version, ast.Attribute) and isinstance(up, ast.FormattedValue | ast.Dict | ast.keyword):
-            scope = f.function(version) or f.statement(version)
-            if scope is None or "version.hip" not in f.source(scope):
-                yield hit(node, severity=Severity.INFO, expr=f.source(f.statement(version) or up)[:120])
-
-
-def _taken_apart(f: PyFile, up: ast.AST | None, node: ast.AST) -> bool:
-    return (
-        isinstance(up, ast.Attribute)
-        or (isinstance(up, ast.Subscript) and up.value is node)
-        or (isinstance(up, ast.Call) and node in up.args and last_name(f, up) in _PARSERS)
-        or (isinstance(up, ast.BinOp) and isinstance(up.op, ast.Add))
-        or (isinstance(up, ast.Compare) and any(isinstance(o, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for o in up.ops))
-    )
-
-
-def _is_version(f: PyFile, node: ast.AST) -> bool:
-    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-        return False
-    return "torch" in f.text and any(
-        isinstance(part, ast.Attribute) and f.dotted(part) in ("torch.version.cuda", "version.cuda")
-        for one in meanings(f, node)
-        for part in (one.values if isinstance(one, ast.BoolOp) else [one])
-    )
-
-
-def _defaulted(f: PyFile, up: ast.AST, node: ast.AST) -> bool:
-    """``os.environ.get(K, torch.version.cuda)`` and ``X or torch.version.cuda``."""
-    if isinstance(up, ast.BoolOp):
-        return isinstance(up.op, ast.Or)
-    return isinstance(up, ast.Call) and f.call_name(up) in ("os.environ.get", "os.getenv") and node in up.args[1:]
-
-
-VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-
-
-def stores(f: PyFile) -> Iterator[tuple[ast.AST, str, str]]:
-    """Allocator settings that are stored, not only read, as (node, variable, text)."""
-    for node, key, value in env_writes(f):
-        text = text_of(value)
-        if key in VARIABLES and text:
-            yield value or node, key, text
-    for call in f.calls(
-        "torch.cuda.memory._set_allocator_settings",
-        "torch._C._accelerator_setAllocatorSettings",
-        "torch.cuda.memory.set_allocator_settings",
-    ):
-        text = text_of(argument(call, 0, "env"))
-        if text:
-            yield call.args[0], "allocator", text
-
-
-def is_both(text: str) -> bool:
-    return "max_split_size_mb" in text and bool(re.search(r"expandable_segments\s*:\s*True", text))
-
-
-def alloc_conf_combo_python(f: PyFile, ctx: Context) -> Iterator[Hit]:
-    for node, name, text in stores(f):
-        if is_both(text):
-            yield hit(node, name=name, value=text)
-
-
-def alloc_conf_combo_text(f: TextFile, ctx: Context) -> Iterator[Hit]:
-    for entry, match in f.matching(r"\b(PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF)\s*[=: ]\s*[\"']?([^\s\"']+)"):
-        if is_both(match.group(2)):
-            yield entry_hit(f, entry, match.group(1), name=match.group(1), value=match.group(2))
 
 
 def fix_alloc_conf_combo(node: ast.expr, f: PyFile, ctx: Context) -> Edit | EditRefusal:

@@ -53,9 +53,7 @@ def _moved(text: str) -> str:
     pad, is_load, kind, bits = match[1], match[2] == "ld", match[4], match[5]
     plain = _TYPES.get(kind + bits) or ("signed " if kind == "s" else "unsigned ") + _TYPES[bits]
     values = _OPERAND.findall(match[7]) + _OPERAND.findall(match[8])
-    order = [
-        int(n) for n in re.findall(r"%(\d+)", match[6])
-    ]  # the address is the last of a load, the first of a store
+    order = [int(n) for n in re.findall(r"%(\d+)", match[6])]  # the address: last of a load, first of a store
     if not re.fullmatch(r"[\s{},%\d\[\]]+", match[6]) or sorted(order) != list(range(len(values))) or len(order) < 2:
         return ""
     address, parts = (order[-1], order[:-1]) if is_load else (order[0], order[1:])
@@ -158,7 +156,6 @@ def embedded_cuda_source(f: PyFile, ctx: Context) -> Iterator[Hit]:
         if re.search(r"__HIPCC__|__HIP_PLATFORM_AMD__|USE_ROCM|__HIP__", text):
             continue
         first = next(
-            (t.strip() for t in text.splitlines() if re.search(r"__global__|__device__|threadIdx|__shfl", t)),
-            "",
+            (t.strip() for t in text.splitlines() if re.search(r"__global__|__device__|threadIdx|__shfl", t)), ""
         )
         yield hit(node, first=first[:80])

@@ -84,8 +84,8 @@ explain --list 700
 explain --lang=
 port audit {d} --arch=
 port audit {d} --arch=,
-port verify run {d} --golden {d}/binary.pt
-port verify run {d} --target {d}/build.py:build
+port verify run --golden {d}/binary.pt
+port verify run --target {d}/build.py:build
 run --simulate --guard-limit= good.py
 run --simulate --guard-limit 1e400 good.py
 device --index 99999999999999999999.5
@@ -123,8 +123,6 @@ doctor --simulate
 doctor --only tokens
 doctor --selftest --simulate --out {d}
 doctor --selftest --simulate --allow-cuda
-port verify run {d} --build=
-port verify run {d} --build "
 demo --tokens 99999999999999999999
 explain --lang fr 700
 explain --nope
@@ -142,7 +140,7 @@ port verify
 port verify record
 port verify record {d}/good.py:x --dtype int7
 port verify record {d}/good.py:x --seed -1
-port verify run {d} --iterations 0
+port verify run --iterations 0
 port audit {d} extra
 port audit {d} --fly
 port rule a b
@@ -151,7 +149,7 @@ port rules --fly
 port fix {d} --fly
 port fix {d} --max 3
 port verify fly
-port verify run {d} --device nope --fly
+port verify run --device nope --fly
 device --index 1.5
 device --index
 demo --tokens -5
@@ -212,9 +210,8 @@ explain {d}
 port audit {d}/nope
 port fix {d}/nope
 port verify record {d}/good.py:x --out {d}/nope/g.pt
-port verify run {d}/nope
-port verify run {d} --golden {d}/nope.pt --target {d}/build.py:build
-port verify run {d} --golden {d}/binary.pt --target {d}/nope.py:build
+port verify run --golden {d}/nope.pt --target {d}/build.py:build
+port verify run --golden {d}/binary.pt --target {d}/nope.py:build
 """,
     "function_unusable": """
 check model
@@ -273,7 +270,7 @@ port verify record {d}/good.py:nope
 port verify record {d}/bad.json:build
 port verify record {d}/good.py:x --shape axb
 port verify record {d}/good.py:x --shape 0x1
-port verify run {d} --golden {d}/binary.pt --target {d}/build.py:build
+port verify run --golden {d}/binary.pt --target {d}/build.py:build
 """,
 }
 ROWS = [(code, line) for code, lines in REFUSED.items() for line in lines.strip().splitlines()]

@@ -12,8 +12,10 @@ from click.testing import CliRunner
 from gfxgraph.cli.port import command
 from gfxgraph_port import hipify
 from gfxgraph_port.build import compiler as compiling
+from gfxgraph_port.build import findings
 from gfxgraph_port.build import judge as judging
 from gfxgraph_port.build.compiler import Compiler, parse
+from gfxgraph_port.build.real import BuildOutcome
 from gfxgraph_port.build.units import read_tree, units_of
 from gfxgraph_port.fix import compat, compiled, run
 from gfxgraph_port.fix import loop as looping
@@ -115,6 +117,18 @@ def test_the_loop_answers_what_the_compiler_names(tmp_path: Path, fake: Compiler
     assert built.exit_code == 0 and json.loads(built.output)["states"] == {"src/a.cu": "compiles"}
 
 
+def test_the_loop_writes_an_older_folder_anew(tmp_path: Path, fake: Compiler) -> None:
+    """What another version wrote below hip_compat is replaced, not taken for somebody's edit."""
+    write(tmp_path / "r", {"a.cu": SOURCE, "deep/k.cuh": "\n", "Makefile": "a:\n\tnvcc a.cu\n"})
+    options = ["fix", str(tmp_path / "r"), "--loop", "--apply"]
+    assert CliRunner().invoke(command, options).exit_code == 0
+    nvcc = tmp_path / "r/hip_compat/bin/nvcc"
+    text = nvcc.read_text()
+    nvcc.write_text(f"{text}# older\n")
+    done = CliRunner().invoke(command, options)
+    assert done.exit_code == 0 and nvcc.read_text() == text, done.output
+
+
 def test_an_edit_by_which_a_unit_stops_compiling_is_withdrawn(tmp_path: Path, fake: Compiler) -> None:
     """Of two edits in one file the good one stays; the other is refused with the reason."""
     (tmp_path / "clang.py").write_text(
@@ -150,11 +164,48 @@ def test_definitions_take_the_space_of_their_declaration() -> None:
     assert [line for line, _ in done] == [1, 2] and new.endswith("int\nk(int)\n")
 
 
+def test_a_definition_that_nearly_matches_gets_its_members_space() -> None:
+    """Clang says no more: first what most lack, then the other; a definition of other parameters stays."""
+    text, near = (
+        "out-of-line definition of 'f' does not match any declaration in 'S'",
+        "member declaration nearly matches",
+    )
+    said = [_said(text, 1, ("s.h", 3, note)) for note in (near, "type of 1st parameter differs")]
+    once, _ = compiled.edit("a.cu", "void S<2>::f(float* x) {}\n", said[:1])
+    twice, _ = compiled.edit("a.cu", once, said[:1])
+    assert (once, twice) == (
+        "__device__ void S<2>::f(float* x) {}\n",
+        "__host__ __device__ void S<2>::f(float* x) {}\n",
+    )
+    assert compiled.edit("a.cu", "void S<2>::f(float* x) {}\n", said[1:])[1] == []
+
+
 def test_brackets_of_a_launch_are_joined() -> None:
     """`k << <1, 2 >> > (x)` is a launch for nvcc alone; a shift of a template's closing stays."""
     text = "void f() {\n  k << <1, 1024 >> > (x);\n  auto v = a >> b;\n}\n"
     new, _ = compiled.edit("a.cu", text, [_said("expected expression", 2), _said("expected expression", 3)])
     assert new == "void f() {\n  k <<<1, 1024 >>> (x);\n  auto v = a >> b;\n}\n"
+
+
+def test_shared_memory_with_a_bound_is_no_extern_for_amd() -> None:
+    """nvcc takes both words; clang takes ``extern`` for the launch's memory alone, whose array has no bound."""
+    row = "extern __shared__ float4 tile[N];"
+    said = _said("__shared__ variable 'tile' cannot be 'extern'", 2)
+    new, done = compiled.edit("a.cu", f"#define N 32\n{row}\nint x;\n", [said, said])
+    gated = f"#if !defined(__HIP_PLATFORM_AMD__)\n{row}\n#else\n__shared__ float4 tile[N];\n#endif\n"
+    assert new == f"#define N 32\n{gated}int x;\n" and len(done) == 1
+
+
+def test_a_header_that_the_linked_build_found_is_not_missing(tmp_path: Path) -> None:
+    """Its own options say where the header is; a unit that is not part of the build keeps the finding."""
+    write(tmp_path, {"a.cu": "#include <own.h>\n", "b.cu": "#include <own.h>\n"})
+    left = [
+        judging.CompilerFinding("missing header", p, 1, 1, "'own.h' file not found", (), (p,))
+        for p in ("a.cu", "b.cu")
+    ]
+    verdict = judging.Verdict(("gfx1030",), {"a.cu": "missing", "b.cu": "missing"}, left)
+    data = findings.as_json(str(tmp_path), verdict, real=BuildOutcome(unbuilt=["b.cu"], is_linked=True))
+    assert [f["path"] for f in data["findings"] if f["kind"] == "missing header"] == ["b.cu"]
 
 
 def test_an_operator_that_amd_has_already_is_left_out_for_amd() -> None:
@@ -169,7 +220,7 @@ def test_an_operator_that_amd_has_already_is_left_out_for_amd() -> None:
     ]
     assert compiled.places(said[0]) == ["a.cu", "v.h"]
     new, _ = compiled.edit("v.h", add + turn, said)
-    gate = "#if !defined(__HIP_PLATFORM_AMD__)  // AMD's headers have it\n"
+    gate = "#if !defined(__HIP_PLATFORM_AMD__)\n"
     assert new == gate + add + "#endif\n" + turn
 
 

@@ -36,10 +36,10 @@ def fixed(tmp_path: Path, files: dict[str, str], **options: bool) -> dict[str, r
 def test_safe_fixes_keep_everything_else(tmp_path: Path) -> None:
     """Each edit replaces one expression; comments, spacing and the rest stay byte for byte."""
     made = fixed(tmp_path, {"m.py": SOURCE})["m.py"]
-    assert sorted(e.rule for e in made.applied) == ["GFX318", "GFX601", "GFX603"] and not made.refused
+    assert sorted(e.rule for e in made.applied) == ["GFX601", "GFX603"] and not made.refused
     assert '("default" if torch.version.hip else "reduce-overhead"))  # odd   spacing' in made.new
     assert "cudagraphs = (torch.version.hip is None and True)" in made.new
-    assert "warp_size == 64 else 32)" in made.new and "# a comment that must stay" in made.new
+    assert "num_warps = 32" in made.new and "# a comment that must stay" in made.new
     assert len(made.old.splitlines()) == len(made.new.splitlines())
 
 
@@ -62,15 +62,13 @@ def test_fixes_are_idempotent(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_proved_is_refused(tmp_path: Path) -> None:
-    """No torch yet, a query at import: refused, with the reason."""
+    """No torch yet: refused, with the reason."""
     files = {
         "late.py": 'import os\nos.environ["PYTORCH_CUDA_ALLOC_CONF"] = '
         '"max_split_size_mb:1,expandable_segments:True"\nimport torch\n',
-        "config.py": "import torch\nimport triton\nC = [triton.Config({}, num_warps=32)]\n",
     }
     made = fixed(tmp_path, files)
     assert "not imported before" in made["late.py"].refused[0].reason
-    assert "at import" in made["config.py"].refused[0].reason
     assert not any(f.applied for f in made.values())
 
 

@@ -152,7 +152,8 @@ def test_nvcc_of_the_folder_speaks_hipcc(tmp_path: Path) -> None:
     words = done.stdout.split("\n")
     assert words[:2] == ["--offload-arch=gfx1030", "--offload-arch=gfx942"]
     rest = words[words.index("-include") + 2 :]
-    assert " ".join(rest[:14]) == "-fPIC -O2 -ffast-math -c -x hip a b.cu -x none -o x.o -x hip -lcublas"
+    assert " ".join(rest[:14]) == "-fPIC -O2 -ffast-math -c -x hip a b.cu -x none -o x.o -x hip -L"
+    assert words[-2] == "-lcublas"
 
 
 def test_suggested_means_that_a_diff_can_be_had() -> None:
@@ -162,16 +163,16 @@ def test_suggested_means_that_a_diff_can_be_had() -> None:
             assert loaded.edits or loaded.rule.code in ANSWERED_BY_HOME, loaded.rule.code
 
 
-def test_fix_says_what_it_leaves(tmp_path: Path) -> None:
-    """Every finding without an edit is named with its reason, every precondition with its rule."""
+def test_fix_says_what_it_refuses(tmp_path: Path) -> None:
+    """Every edit that was not made is named with its reason, every precondition with its rule."""
     files = {"k.cu": PTX, "m.py": f"{GATE}bf16 = cap >= (8, 0)\n", "CMakeLists.txt": CMAKE}
     write(tmp_path, files)
     output = (
         CliRunner().invoke(command, ["fix", str(tmp_path), "--unsafe", "--output", str(tmp_path / "p.patch")]).output
     )
     assert re.search(r"check build \(1\): CMake 3.21", output)
-    assert re.search(r"left GFX101 capability-gate \(1\): .*a decision", output)
-    assert re.search(r"left GFX202 inline-ptx \(\d\): PTX that no function of the stand-in", output)
+    assert re.search(r"refused m.py:\d+ GFX101: .*a decision", output)
+    assert re.search(r"refused k.cu:\d+ GFX202: PTX that no function of the stand-in", output)
 
 
 def test_lanes_and_their_masks_come_from_the_toolkit(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 # Included at the head of a makefile when USE_HIP is set: this folder is the CUDA toolkit, for nvcc and for g++.
 HIP_HOME := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
-ifeq ($(findstring $(HIP_HOME)/bin,$(PATH)),)
+ifneq ($(HIP_TOOLKIT),$(HIP_HOME))
+export HIP_TOOLKIT := $(HIP_HOME)
 HIP_ROOT := $(shell hipconfig --path 2>/dev/null)
 export PATH := $(HIP_HOME)/bin:$(PATH)
 export CPATH := $(HIP_HOME)/include$(if $(HIP_ROOT),:$(HIP_ROOT)/include)$(if $(CPATH),:$(CPATH))

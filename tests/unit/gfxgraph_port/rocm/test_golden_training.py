@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gfxgraph_port.impact import Impact, impact_of
+from gfxgraph_port.model import Impact
+from gfxgraph_port.registry import impact_of
 
 
 def test_the_impact_is_the_rules() -> None:

@@ -176,6 +176,7 @@ def test_a_signal_waits_until_a_trace_is_over(simulated, monkeypatch, n_signals)
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         made = gfxgraph.graphed(lambda a: a * 3)
+        made.reset()  # another test's trace of this code
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(dynamo, "look", struck)
             made(x)

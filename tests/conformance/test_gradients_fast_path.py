@@ -272,7 +272,7 @@ def test_a_gradient_is_its_parameters_alone(platform):
     assert_same(grads, [kept[0] * 3, *kept[1:]])
 
 
-@torch.library.custom_op("gfxgraph_tests::doubled", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+@torch.library.custom_op("gfxgraph_tests::undrawn", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def doubled(x: torch.Tensor) -> torch.Tensor:
     """May draw, by its tag, and never does: as attention without dropout."""
     return x * 2

@@ -424,8 +424,6 @@ class TestOnROCm:
         # As TORCHINDUCTOR_MAX_AUTOTUNE=1 and TORCHINDUCTOR_MEMORY_PLANNING=1 do: defaults, not assignments.
         for name in ("max_autotune", "memory_planning"):
             monkeypatch.setattr(config._config[name], "default", True)
-        # What an earlier process left on disk is not compiled.
-        monkeypatch.setattr(torch.compiler.config, "force_disable_caches", True)
         found = []
         stock = compile_fx.compile_fx_inner
 

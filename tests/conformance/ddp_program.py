@@ -127,6 +127,7 @@ def training_step(is_graphed):
 
 WAYS = {
     "of graphed": ddp_of_graphed(),
+    "small buckets": ddp_of_graphed(bucket_cap_mb=0.001),
     "bucket view": ddp_of_graphed(gradient_as_bucket_view=True),
     "unused": ddp_of_graphed(Skips, find_unused_parameters=True),
     "static graph": ddp_of_graphed(static_graph=True),

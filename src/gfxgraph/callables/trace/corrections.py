@@ -135,7 +135,18 @@ def _left_to_python(seen: Seen) -> Iterator[StandIn]:
     yield *torch_names.place("call_function"), _calling_kept
     if torch_names.supported_types is not None:
         yield *torch_names.place("supported_types"), lambda own: ()
+        yield *torch_names.place("_wrap_lazy_constant"), _wrapping_at_once
     yield *torch_names.place("maybe_has_backedge"), _breaking_in_loops
+
+
+def _wrapping_at_once(wrap: Func) -> Func:
+    """A constant that Dynamo reads at once, as a keyword of a ``partial``, is guarded at once."""
+
+    def wrap_lazy_constant(self: Tracker, *args: Any) -> Tracker:
+        self.allow_lazy_constant = False
+        return wrap(self, *args)
+
+    return wrap_lazy_constant
 
 
 def _breaking_in_loops(asked: Func) -> Func:

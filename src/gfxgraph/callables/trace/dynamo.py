@@ -67,6 +67,7 @@ _CONFIG = {
     "allow_empty_graphs": True,  # a function that does nothing needs guards, too
     "use_numpy_random_stream": True,  # NumPy's random numbers must not become torch's
     "rewrite_assert_with_torch_assert": False,  # else a failed assert would raise another class, on the device
+    "optimize_ddp": False,  # it splits at a DDP's buckets; one graph each way is faster than their overlap (0357)
     "allow_rnn": True,  # the FX graph holds torch's own operation, and runs as it is
     "recompile_limit": 64,
     "accumulated_recompile_limit": 1024,

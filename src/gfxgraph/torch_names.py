@@ -151,7 +151,7 @@ TABLE = {
         torch._dynamo.source.TempLocalSource 2.10+
         torch._dynamo.symbolic_convert.InstructionTranslator
         torch._dynamo.symbolic_convert.compare_op_handlers
-        add_skipped = torch._dynamo.trace_rules.add
+        torch._dynamo.trace_rules
         dynamo_counters = torch._dynamo.utils.counters
         torch._dynamo.variables.ConstDictVariable
         torch._dynamo.variables.ConstantVariable

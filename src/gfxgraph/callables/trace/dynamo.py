@@ -225,6 +225,8 @@ class Configured:
             return torch_names.ConvertFrameReturn()
 
     def _trace(self, *args: Any, **kwargs: Any) -> Any:
+        if torch_names.trace_rules.check(args[0].f_code):
+            return self._callback(*args, **kwargs)  # left to Python at once: what Dynamo's own code calls, say
         front, known = self._owner(), torch_names.dynamo_config
         wanted = {**_CONFIG, **(_for_symbols(front) if front is not None and front.is_dynamic else {})}
         wanted["trace_autograd_ops"] = front is not None and front.traces_gradients  # torch 2.11 and later
@@ -322,7 +324,7 @@ def _prepare_dynamo() -> None:
     Also register the shapes of what torch's encoder layer calls in inference: without them Dynamo breaks there.
     """
     for module in ("gfxgraph.capture", "gfxgraph_simulator"):
-        torch_names.add_skipped(module)
+        torch_names.trace_rules.add(module)
     for name in ("_transformer_encoder_layer_fwd",):
         operation = getattr(torch.ops.aten, name, None)
         if operation is not None and not operation.default.has_kernel_for_dispatch_key("Meta"):

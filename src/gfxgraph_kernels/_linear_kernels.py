@@ -107,12 +107,79 @@ def _stored(
             tl.store(part_squares + split * M + m, squares, mask=m < tl.where(is_first, M, 0))
 
 
+@triton.jit
+def _multiplied(
+    sums, ups, squared, x, norm, weights, up_weights, m, k, M, K, stride_x, offset,
+    HAS_UP: tl.constexpr, HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr,
+):  # fmt: skip
+    """One more block of inputs, lane by lane."""
+    plain, scaled = _inputs(x, norm, m, k, M, K, stride_x, offset, HAS_NORM, HAS_NORM_WEIGHT)
+    scaled = scaled.to(tl.float32)[:, None, :]
+    sums += scaled * weights.to(tl.float32)[None, :, :]
+    if HAS_UP:
+        ups += scaled * up_weights.to(tl.float32)[None, :, :]
+    if HAS_NORM:
+        squared += plain * plain
+    return sums, ups, squared
+
+
+@triton.jit
+def _vector_sums(
+    x, w, w_up, norm, m, n, M, N, K, stride_x, stride_w, stride_u, first, step, offset, ahead,
+    HAS_UP: tl.constexpr, HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr, IS_EARLY: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """[m, n] sums of rows times weights, and each row's sum of squares; waits for the kernel before.
+
+    Args:
+        IS_EARLY: the first weights are read before that.
+    """
+    k = first + tl.arange(0, BLOCK_K)
+    if IS_EARLY:
+        weights = _weights(w, n, k, N, K, stride_w)
+        up_weights = weights
+        if HAS_UP:
+            up_weights = _weights(w_up, n, k, N, K, stride_u)
+    else:
+        _ahead(w, n, N, K, stride_w, first, step, ahead, BLOCK_K, OVERLAP)
+        if HAS_UP:
+            _ahead(w_up, n, N, K, stride_u, first, step, ahead, BLOCK_K, OVERLAP)
+    if HAS_NORM_WEIGHT:
+        if tl.program_id(0) == 0:
+            _ahead(norm, n * 0, 1, K, 0, first, step, ahead, BLOCK_K, OVERLAP)
+    wait_for_last(OVERLAP)
+    sums = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
+    ups = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
+    squared = tl.zeros([BLOCK_M, BLOCK_K], tl.float32)
+    if IS_EARLY:
+        sums, ups, squared = _multiplied(
+            sums, ups, squared, x, norm, weights, up_weights, m, k, M, K, stride_x, offset,
+            HAS_UP, HAS_NORM, HAS_NORM_WEIGHT,
+        )  # fmt: skip
+        first += step
+    for start in range(first, K, step):
+        k = start + tl.arange(0, BLOCK_K)
+        weights = _weights(w, n, k, N, K, stride_w)
+        up_weights = weights
+        if HAS_UP:
+            up_weights = _weights(w_up, n, k, N, K, stride_u)
+        sums, ups, squared = _multiplied(
+            sums, ups, squared, x, norm, weights, up_weights, m, k, M, K, stride_x, offset,
+            HAS_UP, HAS_NORM, HAS_NORM_WEIGHT,
+        )  # fmt: skip
+    y = tl.sum(sums, axis=2)
+    up = y
+    if HAS_UP:
+        up = tl.sum(ups, axis=2)
+    return y, up, tl.sum(squared, axis=1)
+
+
 @triton.jit(do_not_specialize=["ahead"])
 def linear_vector(
     x, w, w_up, bias, norm, residual, out, parts, part_squares, M, N, K,
     stride_x, stride_w, stride_u, stride_r, eps, offset, ahead,
     KIND: tl.constexpr, HAS_UP: tl.constexpr, HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SPLITS: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SPLITS: tl.constexpr, IS_EARLY: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
@@ -121,33 +188,10 @@ def linear_vector(
     split = tl.program_id(1)
     m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    _ahead(w, n, N, K, stride_w, split * BLOCK_K, SPLITS * BLOCK_K, ahead, BLOCK_K, OVERLAP)
-    if HAS_UP:
-        _ahead(w_up, n, N, K, stride_u, split * BLOCK_K, SPLITS * BLOCK_K, ahead, BLOCK_K, OVERLAP)
-    if HAS_NORM_WEIGHT:
-        if tl.program_id(0) == 0:
-            _ahead(norm, n * 0, 1, K, 0, split * BLOCK_K, SPLITS * BLOCK_K, ahead, BLOCK_K, OVERLAP)
-    wait_for_last(OVERLAP)
-    sums = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
-    ups = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
-    squared = tl.zeros([BLOCK_M, BLOCK_K], tl.float32)
-    for start in range(split * BLOCK_K, K, SPLITS * BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        weights = _weights(w, n, k, N, K, stride_w)
-        if HAS_UP:
-            up_weights = _weights(w_up, n, k, N, K, stride_u)
-        plain, scaled = _inputs(x, norm, m, k, M, K, stride_x, offset, HAS_NORM, HAS_NORM_WEIGHT)
-        scaled = scaled.to(tl.float32)
-        sums += scaled[:, None, :] * weights.to(tl.float32)[None, :, :]
-        if HAS_UP:
-            ups += scaled[:, None, :] * up_weights.to(tl.float32)[None, :, :]
-        if HAS_NORM:
-            squared += plain * plain
-    y = tl.sum(sums, axis=2)
-    up = y
-    if HAS_UP:
-        up = tl.sum(ups, axis=2)
-    squares = tl.sum(squared, axis=1)
+    y, up, squares = _vector_sums(
+        x, w, w_up, norm, m, n, M, N, K, stride_x, stride_w, stride_u, split * BLOCK_K, SPLITS * BLOCK_K, offset,
+        ahead, HAS_UP, HAS_NORM, HAS_NORM_WEIGHT, IS_EARLY, BLOCK_M, BLOCK_N, BLOCK_K, OVERLAP,
+    )  # fmt: skip
     _stored(
         y, up, squares, bias, residual, out, parts, part_squares, m, n, M, N, K, split, tl.program_id(0) == 0,
         stride_r, N, 0, eps, KIND, HAS_UP, HAS_NORM, HAS_BIAS, HAS_RESIDUAL, SPLITS,
@@ -177,8 +221,8 @@ def linear_three(
     x, w_a, w_b, w_c, bias_a, bias_b, bias_c, norm, counter, out, M, N_A, N_B, N_C, K,
     stride_x, stride_a, stride_b, stride_c, eps, offset, ahead,
     HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_COUNTER: tl.constexpr,
-    IS_VECTOR: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    AS_FLOAT32: tl.constexpr, OVERLAP: tl.constexpr,
+    IS_VECTOR: tl.constexpr, IS_EARLY: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, AS_FLOAT32: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Three layers of the same rows (query, key, value) in one launch, their results side by side.
 
@@ -200,31 +244,21 @@ def linear_three(
         program -= blocks_a + blocks_b
     m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = program * BLOCK_N + tl.arange(0, BLOCK_N)
-    _ahead(w, n, N, K, stride_w, 0, BLOCK_K, ahead, BLOCK_K, OVERLAP)
-    if HAS_NORM_WEIGHT:
-        if is_first:
-            _ahead(norm, n * 0, 1, K, 0, 0, BLOCK_K, ahead, BLOCK_K, OVERLAP)
-    wait_for_last(OVERLAP)
-    if HAS_COUNTER:
-        count = tl.load(counter, mask=is_first, other=0) + 1
-        tl.store(counter, count, mask=is_first)
     if IS_VECTOR:
-        sums = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
-        squared = tl.zeros([BLOCK_M, BLOCK_K], tl.float32)
-        for start in range(0, K, BLOCK_K):
-            k = start + tl.arange(0, BLOCK_K)
-            weights = _weights(w, n, k, N, K, stride_w)
-            plain, scaled = _inputs(x, norm, m, k, M, K, stride_x, offset, HAS_NORM, HAS_NORM_WEIGHT)
-            sums += scaled.to(tl.float32)[:, None, :] * weights.to(tl.float32)[None, :, :]
-            if HAS_NORM:
-                squared += plain * plain
-        y = tl.sum(sums, axis=2)
-        squares = tl.sum(squared, axis=1)
+        y, _, squares = _vector_sums(
+            x, w, w, norm, m, n, M, N, K, stride_x, stride_w, stride_w, 0, BLOCK_K, offset, ahead,
+            False, HAS_NORM, HAS_NORM_WEIGHT, IS_EARLY, BLOCK_M, BLOCK_N, BLOCK_K, OVERLAP,
+        )  # fmt: skip
     else:
+        _ahead(w, n, N, K, stride_w, 0, BLOCK_K, ahead, BLOCK_K, OVERLAP)
+        wait_for_last(OVERLAP)
         y = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         squares = tl.zeros([BLOCK_M], tl.float32)
         for start in range(0, K, BLOCK_K):
             y = _dotted(y, x, w, m, n, start, M, N, K, stride_x, stride_w, BLOCK_K, AS_FLOAT32)
+    if HAS_COUNTER:
+        count = tl.load(counter, mask=is_first, other=0) + 1
+        tl.store(counter, count, mask=is_first)
     _stored(
         y, y, squares, bias, x, out, out, out, m, n, M, N, K, 0, False, 0, N_A + N_B + N_C, column,
         eps, "none", False, HAS_NORM, HAS_BIAS, False, 1,

@@ -244,6 +244,8 @@ class Captured(CapturedCallable):
         label: readable signature: the shapes.
     """
 
+    is_ready: Callable[[], bool] | None = None  # asked before each replay of the fast path
+
     def __init__(self, arena: Arena, shared: Shared, label: str) -> None:
         super().__init__(shared.name)
         self.arena = arena

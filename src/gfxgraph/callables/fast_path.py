@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.buffers import GraphOutput, device_copier, from_before, is_dense, is_one_copy, last_rows
+from gfxgraph.callables.buffers import GraphOutput, copy_all, from_before, is_dense, last_rows
 from gfxgraph.callables.joined_launch import (
     CopyLaunches,
     change_refused,
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from gfxgraph.callables.joined_launch import JoinedCall
 
 
-DRIVER_COPIES = 2
-"""Up to this many tensors are copied one by one through the driver; more in one fused torch call."""
 _REBIND = "if stream != launches.stream: launches.to(stream)"
 # Like ``with lock``, at less than half its cost. An interrupt may come before the lock is taken, but none before the
 # release: Python looks for signals after a call, and that is the first one.
@@ -227,15 +225,16 @@ class Writer(GuardWriter):
         super().__init__(entry.arena, tensors)
         arena = entry.arena
         self.entry, self.capture = entry, capture
-        self.copier = device_copier(arena.state.driver)
         self.kernel = copy_kernel(arena.state, arena.device_index)
         self.launches = CopyLaunches(arena.state, arena.last_raw)
+        has_halves = any(t.dtype is torch.complex32 for t in (*tensors, *capture.first.outputs.made))
         self.names |= {
             "mark": route.mark,
             "launches": self.launches,
             "launch": launch_of(arena.state.base),
-            "copier": self.copier,
-            "foreach_copy": torch_names._foreach_copy_,
+            "foreach_copy": copy_all
+            if has_halves
+            else torch_names._foreach_copy_,  # has no kernel for complex halves
             "empty_like": torch.empty_like,
             "use_count": torch_names._storage_Use_Count,
         }
@@ -291,24 +290,8 @@ class Writer(GuardWriter):
         if not copied:
             self.line("pass")
             return
-        statics = [pairs[i][0] for i in copied]
-        one_by_one = self.copier is not None and len(statics) <= DRIVER_COPIES
-        # A bucket's buffer is contiguous whatever the argument is: a transposed one has a different byte order.
-        one_by_one = one_by_one and all(is_one_copy(*pairs[i]) for i in copied)
-        self.names["statics"] = statics
-        if not one_by_one:
-            self.line(f"foreach_copy(statics, ({', '.join(f't{i}' for i in copied)},))")
-        for i, static in zip(copied, statics if one_by_one else ()):
-            nbytes = static.numel() * static.element_size()
-            if not nbytes:
-                self.line("pass")
-                continue
-            self.names[f"static{i}"] = static
-            self.line(f"given = t{i}.data_ptr()")
-            self.line(
-                f"if given != {static.data_ptr()} and copier({static.data_ptr()}, given, {nbytes}, stream): "
-                f"static{i}.copy_(t{i})"
-            )
+        self.names["statics"] = [pairs[i][0] for i in copied]
+        self.line(f"foreach_copy(statics, ({', '.join(f't{i}' for i in copied)},))")
 
     def _launch_copies(self, way: str, pairs: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         """Emit launches of copies.
@@ -520,13 +503,7 @@ class Writer(GuardWriter):
 
     def _copy_rest(self, sources: dict[int, Tensor], light: Sequence[int]) -> None:
         rest = [i for i in sources if i not in light]
-        if self.copier is not None and len(rest) <= DRIVER_COPIES and all(is_dense(sources[i]) for i in rest):
-            for i in rest:
-                nbytes = sources[i].numel() * sources[i].element_size()
-                if nbytes:
-                    copy = f"copier(out{i}.data_ptr(), {sources[i].data_ptr()}, {nbytes}, stream)"
-                    self.line(f"if {copy}: out{i}.copy_(source{i})")
-        elif rest:
+        if rest:
             self.names["sources"] = [sources[i] for i in rest]
             self.line(f"foreach_copy([{', '.join(f'out{i}' for i in rest)}], sources)")
 
@@ -634,6 +611,9 @@ def make_fast(entry: Captured, route: Route, call: Call) -> Fast | str:
     if why:
         return why
     writer.guards(entry.world, shared.front is not None and shared.front.does_ask_by_name)
+    if entry.is_ready is not None:
+        writer.names["is_ready"] = entry.is_ready
+        writer.line("if not is_ready(): return MISS")
     writer.n_checks = len(writer.lines)
     sample_every = entry.arena.state.settings.trusted_replay_sample_interval
     if sample_every and shared.options.mode is ReplayMode.STANDARD:  # these take the slow path again

@@ -73,6 +73,7 @@ _CONFIG = {
     "allow_empty_graphs": True,  # a function that does nothing needs guards, too
     "use_numpy_random_stream": True,  # NumPy's random numbers must not become torch's
     "rewrite_assert_with_torch_assert": False,  # else a failed assert would raise another class, on the device
+    "optimize_ddp": False,  # it splits at a DDP's buckets; one graph each way is faster than their overlap (0357)
     "allow_rnn": True,  # the FX graph holds torch's own operation, and runs as it is
     "recompile_limit": 64,
     "accumulated_recompile_limit": 1024,
@@ -314,7 +315,18 @@ def _left_to_python(seen: Seen) -> Iterator[StandIn]:
     yield *torch_names.place("call_function"), _calling_kept
     if torch_names.supported_types is not None:
         yield *torch_names.place("supported_types"), lambda own: ()
+        yield *torch_names.place("_wrap_lazy_constant"), _wrapping_at_once
     yield *torch_names.place("maybe_has_backedge"), _breaking_in_loops
+
+
+def _wrapping_at_once(wrap: Func) -> Func:
+    """A constant that Dynamo reads at once, as a keyword of a ``partial``, is guarded at once."""
+
+    def wrap_lazy_constant(self: Tracker, *args: Any) -> Tracker:
+        self.allow_lazy_constant = False
+        return wrap(self, *args)
+
+    return wrap_lazy_constant
 
 
 def _breaking_in_loops(asked: Func) -> Func:

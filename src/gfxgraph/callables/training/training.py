@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -45,7 +46,7 @@ from gfxgraph.callables.captured import WARM_UP, Captured, Instance, Options, Sh
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.python_reads import Snapshot
 from gfxgraph.callables.signature import Call, RunEagerly, replace
-from gfxgraph.callables.states import SeenState, States
+from gfxgraph.callables.states import SeenState, States, grad_of, is_kept
 from gfxgraph.callables.worlds import Evict
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.watching.watch import Unwatchable
@@ -240,6 +241,8 @@ class _Made:
 
     parameter: Tensor
     grad: Tensor
+    home: Any
+    """Its memory."""
     n_names: int = 0
     """Our own references to the tensor, and our own tensors over its memory."""
     n_views: int = 0
@@ -249,7 +252,7 @@ class _Made:
     def count(self) -> tuple[int, int]:
         """References to it other than the parameter's, and tensors over its memory."""
         n_names = sys.getrefcount(self.grad) - (self.parameter.grad is self.grad)
-        return n_names, use_count(self.grad.untyped_storage()._cdata)
+        return n_names, use_count(self.home._cdata)
 
     def release(self) -> bool:
         """If the program kept the gradient, move it to memory of its own; False if that is impossible."""
@@ -276,6 +279,7 @@ class _CapturedStep(Captured):
         """Gradients of the parameters that the graph leaves unchanged, or None."""
         self.made: list[_Made] = []
         """Gradients that the graph makes."""
+        self._held: tuple[list[int], list[int]] = [], []
 
     def record_over(self, inputs: Inputs, copy_results: Callable[[Any], Any] | None = None) -> Instance:
         """As of all, with the gradients that it needs and makes; a failed one changes nothing in Python."""
@@ -323,7 +327,7 @@ class _CapturedStep(Captured):
             if grad is None or grad is was.get(p) or grad.layout is not torch.strided:
                 self.kept.append((p, grad))
             else:
-                self.made.append(_Made(p, grad))
+                self.made.append(_Made(p, grad, grad.untyped_storage()))
         # A gradient that the graph neither keeps nor touches was replaced, whatever it was. Otherwise the graph
         # depends on it, even if it drops it afterwards (accumulated, used and set to None).
         touched = [span(place) for place in (*reads_of(graph), *writes_of(graph))]
@@ -341,12 +345,25 @@ class _CapturedStep(Captured):
             raise RunEagerly(_GRADIENT_KEPT)
         super().replay(instance)
         self.shared.eager.why = ""
-        for parameter, grad in (*self.kept, *((each.parameter, each.grad) for each in self.made)):
-            if parameter.grad is not grad:  # an eager step, another graph or the program replaced it
+        if not self._is_in_place():  # an eager step, another graph or the program replaced one
+            for parameter, grad in (*self.kept, *((each.parameter, each.grad) for each in self.made)):
                 parameter.grad = grad
+            del parameter, grad
+        self._held = self._holders()
 
-    def _is_trusted(self) -> bool:
-        return False  # each replay exchanges gradients
+    def _holders(self) -> tuple[list[int], list[int]]:
+        """How many refer to each gradient that the graph makes, and to its memory."""
+        counts = [*map(sys.getrefcount, [each.grad for each in self.made])]
+        return counts, [*map(use_count, [each.home._cdata for each in self.made])]
+
+    def is_ready(self) -> bool:
+        """Whether every gradient is where the last replay left it, and nobody has come to hold one since."""
+        self._states._n_new, self.shared.eager.why = 0, ""
+        return self._is_in_place() and self._holders() == self._held
+
+    def _is_in_place(self) -> bool:
+        own = map(grad_of, [each.parameter for each in self.made])
+        return all(map(operator.is_, own, [each.grad for each in self.made])) and is_kept(self.kept)
 
     def fall_back(
         self, why: str, error: BaseException | None = None, *, label: str = "", for_good: bool = True

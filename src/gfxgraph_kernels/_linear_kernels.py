@@ -235,7 +235,8 @@ def linear_three(
     stride_x, stride_a, stride_b, stride_c, eps, offset, ahead,
     HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_COUNTER: tl.constexpr,
     IS_VECTOR: tl.constexpr, IS_EARLY: tl.constexpr, IS_LATE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, AS_FLOAT32: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    AS_FLOAT32: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Three layers of the same rows (query, key, value) in one launch, their results side by side.
 

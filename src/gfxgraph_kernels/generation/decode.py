@@ -81,9 +81,11 @@ class Decoder:
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self.position = zeros(1)
+        self.counters = zeros(1 + batch)
+        """Both kinds of positions, so that one launch moves them on."""
+        self.position, self.position_ids = self.counters[:1], self.counters[1:, None]
         self.cache = FixedCache(config, cache_len, CachePosition(self.position))
-        self.token, self.position_ids = zeros(batch, 1), zeros(batch, 1)
+        self.token = zeros(batch, 1)
         self.history = zeros(batch, self.capacity)
         self.positions = zeros(batch, self.capacity)
         """Of the prompt's tokens."""
@@ -172,8 +174,7 @@ class Decoder:
 
     def choose(self, choice: TokenChoice, scores: Tensor) -> None:
         """Pick the next token and store it everywhere."""
-        self.position.add_(1)
-        self.position_ids.add_(1)
+        self.counters.add_(1)
         if self.is_choosing:
             tokens = kernels.sample(scores) if choice.do_sample else kernels.greedy(scores)
         elif choice.do_sample:

@@ -272,6 +272,39 @@ def test_a_gradient_is_its_parameters_alone(platform):
     assert_same(grads, [kept[0] * 3, *kept[1:]])
 
 
+def test_backwards_of_all_sizes_and_modules_share_their_memory(platform):
+    """Each has its gradients in the same memory: so other sizes take little more, and in any order all are eager's."""
+    torch.manual_seed(0)
+    nets = [nn.Linear(512, 4096).cuda() for _ in range(2)]  # 8 MiB
+    graphed, eager = [gfxgraph.graphed(each) for each in nets], [copy.deepcopy(each) for each in nets]
+    inputs = [torch.randn(n, 512, device="cuda") for n in (4, 7, 16, 5)]
+    for x in inputs:
+        for g in graphed:
+            for _ in range(3):
+                g(x).sum().backward()
+    pairs = [each._pair for g in graphed for each in Graphed.of(g)._worlds.with_gradients]
+    assert len(pairs) >= 4 and all(each._pool is pairs[0]._pool for each in pairs)
+    before = torch.cuda.memory_stats()["reserved_bytes.all.current"]
+    for n in range(17, 25):
+        for _ in range(3):
+            graphed[0](torch.randn(n, 512, device="cuda")).sum().backward()
+    grown = torch.cuda.memory_stats()["reserved_bytes.all.current"] - before
+    assert grown < 4 * nets[0].weight.nbytes, grown
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    for way, owners in ((graphed, nets), (eager, eager)):
+        for each in owners:
+            each.zero_grad()
+        made = []
+        for i, x in enumerate([*inputs, *inputs]):
+            with torch.cuda.stream(streams[i % 2]):
+                made.append(way[i % 3 % 2](x).square().mean())
+        for at in (3, 0, 7, 1, 6, 2, 5, 4):
+            made[at].backward()
+        torch.cuda.synchronize()
+    for mine, theirs in zip(nets, eager):
+        torch.testing.assert_close([p.grad for p in mine.parameters()], [p.grad for p in theirs.parameters()])
+
+
 @torch.library.custom_op("gfxgraph_tests::undrawn", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def doubled(x: torch.Tensor) -> torch.Tensor:
     """May draw, by its tag, and never does: as attention without dropout."""

@@ -162,9 +162,7 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
         Such an operation wrote only to temporary memory of its own, which is freed: the nodes that it left
         in the graph affect no later node.
         """
-        frontier = self._find_reader()()
-        if frontier not in self.frontiers:
-            self._new_nodes(frontier)
+        self._new_nodes(self._find_reader()())
 
     # -- dispatch ---------------------------------------------------------------------------------
 

@@ -235,19 +235,9 @@ def _key_of(v):
 
 @triton.jit
 def choice_parts(
-    scores,
-    noise,
-    keys,
-    places,
-    n,
-    parts,
-    stride_s,
-    stride_n,
-    temperature,
-    HAS_NOISE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):
+    scores, noise, keys, places, n, parts, stride_s, stride_n, temperature,
+    HAS_NOISE: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
     """The highest of a block of scores, the first of several; with noise, of scores / temperature - log(noise)."""
     overlap(OVERLAP)
     row = tl.program_id(0).to(tl.int64)

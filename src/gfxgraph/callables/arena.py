@@ -156,7 +156,12 @@ def capture_graph(
 
 
 def _recorded(
-    state: process.Process, pool_id: Any, policy: OnUnsafe, call: Callable[[], Any], account: Account | None, after: Any
+    state: process.Process,
+    pool_id: Any,
+    policy: OnUnsafe,
+    call: Callable[[], Any],
+    account: Account | None,
+    after: Any,
 ) -> tuple[Any, Any]:
     graph = graph_class(state)(on_unsafe=policy)
     graph.account = account or Account("a part of a callable", is_part=True)
@@ -174,6 +179,10 @@ def _recorded(
         if isinstance(error, torch.OutOfMemoryError) or is_interrupt(error):
             raise
         raise CaptureDied(kind_and_line(error)) from error
+    if after is None and graph._program.is_outdated:  # the next one has no guards on what that operation read
+        del result
+        graph.reset()
+        return _recorded(state, pool_id, policy, call, account, after)
     return graph, result
 
 

@@ -190,6 +190,8 @@ class Gradients(CapturedCallable):
         arena.follow(torch.cuda.current_stream(arena.device_index))
         try:
             pair = self._pair = _Pair(self, arena, given)
+            if pair.is_outdated:  # a backward cannot be captured twice
+                pair = self._pair = _Pair(self, arena, given)
         except (RuntimeError, NotATree) as error:
             if is_interrupt(error):
                 raise
@@ -218,7 +220,7 @@ class _Pair:
         moving = [static[k] for k in self.copied]
         self._spans = [each.span for each in moving]
         self._targets = [each.tensor.detach() if each.span is None else each.span for each in moving]
-        self._number = 0
+        self._number, self.is_outdated = 0, False
         self._memory = memory = arena.backwards
         self.lock = memory.lock
         copy_all(self._targets, self._moved(given))
@@ -284,6 +286,7 @@ class _Pair:
                 self._pool,
                 after=self._forward,
             )
+        self.is_outdated |= graph._program.is_outdated
         of = {k: grad for k, grad in zip(at, found) if grad is not None}
         made = sorted(of, key=lambda k: of[k].nbytes > SMALL_NBYTES)
         pick = itemgetter(-1, *[made.index(k) if k in made else -1 for k in range(len(self.statics))])

@@ -124,7 +124,7 @@ def _index_on_device(session: Session, index: Tensor) -> Tensor | None:
 
 
 def _copied(session: Session, func: Callable[..., Tensor], source: Tensor, args: Args, kwargs: Kwargs) -> Tensor:
-    """Record the copy of a constant by nodes that read no host memory: as fills of a few numbers, or on the device."""
+    """Record the copy of a constant without host memory: as fills of a few numbers, or from the device."""
     record, aten = session.recorder.__torch_dispatch__, torch.ops.aten
     out = flat(args)[0]
     if source.numel() > _MOST_FILLS:

@@ -405,8 +405,7 @@ class Watchers:
     """
 
     def __init__(self, place: Callable[[], Place | None] = lambda: None) -> None:
-        self.has_changed = False
-        self.may_be_swapped = False
+        self.has_changed = self.may_be_swapped = False
         """Whether tensors may have exchanged what is behind their Python objects."""
         self.changed_at: Place | None = None
         """The line of the last change; None if it is not known (3.11)."""

@@ -494,3 +494,20 @@ def test_what_dynamo_takes_for_granted(kind, monkeypatch):
         change()
         for _ in range(3):
             assert torch.equal(g(x), f(x)), at
+
+
+def test_a_method_is_followed_after_a_call_that_raised():
+    """A call whose graph raises has no world, and yet what it read is looked at before its trace is used."""
+
+    class Scales:
+        def by(self, x):
+            return x * 1
+
+    held = Scales()
+    g = gfxgraph.graphed(lambda x: torch.linalg.cholesky(held.by(x)))
+    eye = torch.eye(3, device="cuda")
+    with pytest.raises(torch.linalg.LinAlgError):
+        g(-eye)
+    Scales.by = lambda self, x: x * 4
+    for _ in range(3):
+        torch.testing.assert_close(g(eye), 2 * eye)

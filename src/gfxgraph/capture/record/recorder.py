@@ -230,6 +230,8 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
         try:
             out = call(*args, **kwargs) if kwargs else call(*args)
         except RuntimeError as error:
+            if self.session is None:  # its kernel is Python, and the capture failed in there
+                raise
             return self.session.op_failed(info, info.func, args, kwargs, error)
         if self.rows is not rows:  # its kernel is Python, and the capture was split in there
             return self._made_in_parts(info, args, kwargs, out)

@@ -102,7 +102,7 @@ def also(name: str) -> None:
         for short, (owner, attribute, replacement) in GROUPS[name].targets().items():
             original = getattr(owner, attribute, None)
             if original is not None or attribute == "__del__":
-                STOCK[short] = original
+                STOCK[short] = _originals[identity(replacement)] = original
                 _put(owner, attribute, replacement)
 
 
@@ -126,7 +126,6 @@ def original_of(func: object) -> Any:
 def _put(owner: object, attribute: str, replacement: object) -> None:
     own = vars(owner).get(attribute)
     number = identity(replacement)
-    _originals[number] = getattr(owner, attribute, None)
     if number not in _told_of:
         _tell_of(own, replacement)
         _told_of[number] = replacement

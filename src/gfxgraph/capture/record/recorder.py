@@ -65,33 +65,24 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
     def __init__(self, session: StepSession) -> None:
         super().__init__()
         self.session = session
-        self.paused = False
-        self.tape = Tape(0)
-        self.rows = self.tape.rows
+        self.paused = self.has_host_operands = False
         self.owner = next(_numbers)
         self.outside: dict[int, TapeValue] = {}
         """By ``identity``: values of external tensors, which ``externals`` holds."""
-        self.values: list[TapeValue] = []
-        """Values made by the current segment's operations."""
         self.storages: dict[int, TapeValue] = {}
         self.externals: dict[TapeValue, Tensor] = {}
-        self.mutated: dict[tuple[int, object, object], Tensor] = {}
-        self.reader: Callable[[], int | tuple[int, ...]] = _no_reader
-        self.reader_stream = -1
         self.readers: dict[int, Callable[[], int | tuple[int, ...]]] = {}
-        self.frontiers: set[int | tuple[int, ...]] = {0}
         self.device_index = session.device_index
         self.raw_stream = torch_names._cuda_getCurrentRawStream
         self.is_hip_like = session.state.driver.name != "cuda"
         self.holds: list[Tensor] | None = None
         """If set, every result is held until the capture is over, so that no two share memory."""
-        self.segment = 0
         self.is_guarded = session.state.settings.guard > 0
         self.is_wary = self.is_guarded
         """Whether to inspect operations that no table lists: for guards, or because host tensors hold device values.
         """
-        self.has_host_operands = False
         self.max_nodes = session.state.decisions.max_nodes or sys.maxsize
+        self.start_segment(0)
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -104,12 +95,13 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
         self.tape = Tape(index)
         self.rows = self.tape.rows
         self.segment = index
-        self.values = []
-        self.mutated = {}
+        self.values: list[TapeValue] = []
+        """Values made by the current segment's operations."""
+        self.mutated: dict[tuple[int, object, object], Tensor] = {}
         self.readers.clear()
-        self.reader = _no_reader
+        self.reader: Callable[[], int | tuple[int, ...]] = _no_reader
         self.reader_stream = -1
-        self.frontiers = {0}
+        self.frontiers: set[int | tuple[int, ...]] = {0}
 
     def let_go(self) -> None:
         """Release everything that would keep the finished session's graphs and tensors alive."""

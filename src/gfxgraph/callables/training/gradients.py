@@ -97,9 +97,7 @@ class Gradients(CapturedCallable):
         self, fn: Callable[..., Any], inputs: Sequence[Any], in_place: frozenset[int], names: Sequence[str]
     ) -> None:
         super().__init__("graphed")
-        self.fn = fn
-        self.names = names
-        self.in_place = in_place
+        self.fn, self.names, self.in_place = fn, names, in_place
         self.at = [i for i, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_cuda]
         at = set(self.at)
         self.inputs = [
@@ -218,9 +216,8 @@ class _Pair:
         moving = [static[k] for k in self.copied]
         self._spans = [each.span for each in moving]
         self._targets = [each.tensor.detach() if each.span is None else each.span for each in moving]
-        self._number = 0
         self._memory = memory = arena.backwards
-        self.lock = memory.lock
+        self._number, self.lock = 0, memory.lock
         copy_all(self._targets, self._moved(given))
         # Each a new leaf: if it were a view, as eager's argument may be, gradients would bypass it.
         inputs = self._with(self.statics)

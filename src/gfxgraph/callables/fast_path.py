@@ -509,7 +509,7 @@ class Writer(GuardWriter):
         self.line(f"return {made}")
 
     def function(self) -> Fast:
-        if self.launches.n:
+        if self.launches.copies:
             self.lines.insert(self.n_checks, _REBIND)
         return super().function()
 

@@ -211,7 +211,7 @@ def copied(into: Pairs, back: Pairs) -> Any:
 def addresses(tensors: Sequence[str]) -> str:
     """An expression for the addresses of these tensors; a single address for one tensor."""
     found = ", ".join(f"{tensor}.data_ptr()" for tensor in tensors)
-    return f"({found})" if len(tensors) > 1 else found
+    return found if len(tensors) == 1 else f"({found})"
 
 
 def launch_lines(

@@ -1,9 +1,9 @@
 """Triton: a token's rotary embedding, its attention over a cache of fixed length, and the choice of the next one.
 
-Heads that share keys are one program's: it reads those once. The keys are divided among programs where heads alone
-are too few; each leaves its sums with its maximum, and `attention_finish` joins them. The token's own key and value
-come with the call, to be turned and written to the cache: the first program of a head takes them from registers, so
-that no program waits for another's write.
+By matrix instructions, heads that share keys are one program's, which reads those once; else each head is one's. The
+keys are divided among programs where heads alone are too few; each leaves its sums with its maximum, and
+`attention_finish` joins them. The token's own key and value come with the call, to be turned and written to the
+cache: the first program of a head takes them from registers, so that no program waits for another's write.
 """
 
 from __future__ import annotations
@@ -82,42 +82,35 @@ def _attended(
     HAS_MASK: tl.constexpr, IS_BOOL: tl.constexpr, HAS_CAP: tl.constexpr, IS_DOT: tl.constexpr,
     AS_FLOAT32: tl.constexpr,
 ):  # fmt: skip
-    """One more block of keys; what is not seen may be anything, NaN too."""
+    """One more block of keys; what is not seen may be anything, NaN too.
+
+    Without ``IS_DOT`` of one query: keys stay in the lanes that loaded them, and the scores are a column of them.
+    """
     value = tl.where(is_seen[:, None], value, 0.0)
-    if not IS_DOT and query.shape[0] == 1:
-        # Of one head: keys stay in the lanes that loaded them, scores are a column of them.
-        score = _capped(tl.sum(query * key.to(tl.float32), axis=1, keep_dims=True) * scale, softcap, HAS_CAP)
-        if HAS_MASK:
-            score = _masked(score, given[:, None], IS_BOOL)
-        score = tl.where(is_seen[:, None], score, float("-inf"))
-        higher = tl.maximum(top, tl.max(score, axis=0))
-        base = tl.where(higher == float("-inf"), 0.0, higher)
-        e = tl.exp(score - base)
-        shrink = tl.exp(top - base)
-        added = tl.sum(e * value.to(tl.float32), axis=0, keep_dims=True)
-        return higher, whole * shrink + tl.sum(e, axis=0), sums * shrink[:, None] + added
     if IS_DOT:
         if AS_FLOAT32:
             key = key.to(tl.float32)
         score = tl.dot(query, tl.trans(key), input_precision="ieee")
+        given, is_seen = given[None, :], is_seen[None, :]
     else:
-        score = tl.sum(query[:, None, :] * key.to(tl.float32)[None, :, :], axis=2)
+        score = tl.sum(query * key.to(tl.float32), axis=1, keep_dims=True)
+        given, is_seen = given[:, None], is_seen[:, None]
+    AXIS: tl.constexpr = 1 if IS_DOT else 0
     score = _capped(score * scale, softcap, HAS_CAP)
     if HAS_MASK:
-        score = _masked(score, given[None, :], IS_BOOL)
-    score = tl.where(is_seen[None, :], score, float("-inf"))
-    higher = tl.maximum(top, tl.max(score, axis=1))
+        score = _masked(score, given, IS_BOOL)
+    score = tl.where(is_seen, score, float("-inf"))
+    higher = tl.maximum(top, tl.max(score, axis=AXIS))
     base = tl.where(higher == float("-inf"), 0.0, higher)
-    e = tl.exp(score - base[:, None])
+    e = tl.exp(score - tl.expand_dims(base, AXIS))
     shrink = tl.exp(top - base)
-    if IS_DOT:
-        if AS_FLOAT32:
-            added = tl.dot(e, value.to(tl.float32), input_precision="ieee")
-        else:
-            added = tl.dot(e.to(value.dtype), value)
+    if not IS_DOT:
+        added = tl.sum(e * value.to(tl.float32), axis=0, keep_dims=True)
+    elif AS_FLOAT32:
+        added = tl.dot(e, value.to(tl.float32), input_precision="ieee")
     else:
-        added = tl.sum(e[:, :, None] * value.to(tl.float32)[None, :, :], axis=1)
-    return higher, whole * shrink + tl.sum(e, axis=1), sums * shrink[:, None] + added
+        added = tl.dot(e.to(value.dtype), value)
+    return higher, whole * shrink + tl.sum(e, axis=AXIS), sums * shrink[:, None] + added
 
 
 @triton.jit
@@ -242,19 +235,9 @@ def _key_of(v):
 
 @triton.jit
 def choice_parts(
-    scores,
-    noise,
-    keys,
-    places,
-    n,
-    parts,
-    stride_s,
-    stride_n,
-    temperature,
-    HAS_NOISE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):
+    scores, noise, keys, places, n, parts, stride_s, stride_n, temperature,
+    HAS_NOISE: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
     """The highest of a block of scores, the first of several; with noise, of scores / temperature - log(noise)."""
     overlap(OVERLAP)
     row = tl.program_id(0).to(tl.int64)

@@ -183,19 +183,9 @@ def _check_weight(x: Tensor, weight: Tensor) -> tuple[int, int]:
 
 @torch.library.custom_op("gfxgraph_kernels::linear_three", mutates_args=("counter",))
 def fused_three(
-    x: Tensor,
-    a: Tensor,
-    b: Tensor,
-    c: Tensor,
-    bias_a: Tensor | None,
-    bias_b: Tensor | None,
-    bias_c: Tensor | None,
-    norm_weight: Tensor | None,
-    norm_eps: float,
-    norm_offset: float,
-    has_norm: bool,
-    counter: Tensor | None,
-) -> Tensor:
+    x: Tensor, a: Tensor, b: Tensor, c: Tensor, bias_a: Tensor | None, bias_b: Tensor | None, bias_c: Tensor | None,
+    norm_weight: Tensor | None, norm_eps: float, norm_offset: float, has_norm: bool, counter: Tensor | None,
+) -> Tensor:  # fmt: skip
     """The operation that implements `linear_three`; the three results side by side."""
     _check_dtypes(x, a, b, c)
     m, k, sizes = x.shape[:-1].numel(), x.shape[-1], (a.shape[0], b.shape[0], c.shape[0])

@@ -122,6 +122,7 @@ def capture_graph(
     *,
     on_unsafe: OnUnsafe | None = None,
     account: Account | None = None,
+    after: Any = None,
 ) -> tuple[Any, Any]:
     """Capture ``call`` on the arena's stream, after the current stream's work; nothing is executed.
 
@@ -129,6 +130,7 @@ def capture_graph(
         pool: a `SharedPool`, the id of one, or None for memory of its own.
         on_unsafe: overrides the settings', where values that are computed with are constants.
         account: where its replays that are not one launch are counted; its other replays are the caller's to count.
+        after: the graph whose results it finds in memory: a backward's forward.
 
     Returns:
         The graph, and what the call returned.
@@ -145,7 +147,7 @@ def capture_graph(
     torch.clear_autocast_cache()
     try:
         with torch.cuda.stream(place.stream):
-            return _recorded(place.state, getattr(pool, "id", pool), policy, call, account)
+            return _recorded(place.state, getattr(pool, "id", pool), policy, call, account, after)
     except CaptureDied:
         place.renew()
         raise
@@ -154,11 +156,12 @@ def capture_graph(
 
 
 def _recorded(
-    state: process.Process, pool_id: Any, policy: OnUnsafe, call: Callable[[], Any], account: Account | None
+    state: process.Process, pool_id: Any, policy: OnUnsafe, call: Callable[[], Any], account: Account | None, after: Any
 ) -> tuple[Any, Any]:
     graph = graph_class(state)(on_unsafe=policy)
     graph.account = account or Account("a part of a callable", is_part=True)
     graph._follows = False  # what it reads is watched already (worlds.py)
+    graph._reads_after = after
     try:
         graph.capture_begin(pool=pool_id, capture_error_mode="thread_local")
         result = call()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 import gfxgraph_kernels as kernels  # noqa: E402
-from gfxgraph_kernels import attention, eager, launching, shapes  # noqa: E402
+from gfxgraph_kernels import eager, launching, shapes  # noqa: E402
 
 HALF, BRAIN, FLOAT = torch.float16, torch.bfloat16, torch.float32
 NEAR = {FLOAT: 1e-5, HALF: 2e-3, BRAIN: 1.6e-2}
@@ -195,14 +194,6 @@ def test_rotary_and_attention(way, dtype, heads, shared, width, turned):
         assert torch.equal(values.double().nan_to_num(), new_values.nan_to_num())
         assert not keys[:, :, : slot + 1].isnan().any() and keys[:, :, slot + 1 :].isnan().all()
         same(made, wanted, 3)
-
-
-def test_heads_that_share_keys_in_programs_of_their_own(way, monkeypatch):
-    """Each writes the token's key to the same slot; the heads are in their order."""
-    usual = attention.how_to
-    monkeypatch.setattr(attention, "how_to", lambda *a, **k: replace(usual(*a, **k), group=1, is_dot=False))
-    for dtype in NEAR:
-        test_rotary_and_attention(way, dtype, 6, 2, 16, 16)
 
 
 def test_a_slot_outside_attends_to_what_is_there(way):

@@ -279,13 +279,14 @@ class _Pair:
                 self.arena,
                 lambda: torch.autograd.grad(from_, wanted, arriving, allow_unused=True, retain_graph=not is_last),
                 self._pool,
+                after=self._forward,
             )
         of = {k: grad for k, grad in zip(at, found) if grad is not None}
         made = sorted(of, key=lambda k: of[k].nbytes > SMALL_NBYTES)
         pick = itemgetter(-1, *[made.index(k) if k in made else -1 for k in range(len(self.statics))])
         sources = [Layout.of(of[k]).tensor() for k in made]  # which do not keep the memory from other captures
-        allocate = _parts_allocator(sources)
-        replayed = CopiedReplay(self.arena, graph, graph.replay, arriving, sources, allocate, self._memory)
+        allocate, run = _parts_allocator(sources), functools.partial(replay, graph)
+        replayed = CopiedReplay(self.arena, graph, run, arriving, sources, allocate, self._memory)
         return lambda came, are_alike: pick((*replayed.replay(came, are_alike), None))
 
     # -- replay ---------------------------------------------------------------------------------------
@@ -302,8 +303,20 @@ class _Pair:
         """Replay the backward of a forward; return gradients owned by the caller, for each input."""
         came = list(compress(grads, self.needs))
         are_alike = self._are_like_arriving(*came)
-        if are_alike and before[0] == self._number:
-            return self._whole(came, True)
+        try:
+            if are_alike and before[0] == self._number:
+                return self._whole(came, True)
+            if (found := self._replayed(before, saved, came, are_alike)) is not None:
+                return found
+        except RunEagerly as error:
+            self.owner.eager.count(str(error))
+        with self._as_then(before):
+            return self._grad(saved, grads, create_graph=False)
+
+    def _replayed(
+        self, before: _Before, saved: Sequence[Tensor], came: list[Any], are_alike: bool
+    ) -> tuple[Any, ...] | None:
+        """Replay the backward of an earlier forward, or of some results; None where no graph does that."""
         arrivals = self._all if are_alike else tuple([grad is not None for grad in came])
         if not are_alike and any(grad is not None and is_one(grad) for grad in came for is_one in _BATCHED):
             self.owner.eager.count("several gradients arrive at once (is_grads_batched, vmap)")
@@ -315,11 +328,10 @@ class _Pair:
             if before[0] != self._number:  # restore what the forward saved for these inputs
                 with self._as_then(before):
                     copy_all(self._targets, self._moved(self._given(saved)))
-                    self._forward.replay()
+                    replay(self._forward)
                 self._number += 1
             return self.backwards[arrivals]([grad for grad in came if grad is not None], are_alike)
-        with self._as_then(before):
-            return self._grad(saved, grads, create_graph=False)
+        return None
 
     def _given(self, saved: Sequence[Tensor]) -> list[Tensor]:
         """A call's inputs, by those that were saved."""

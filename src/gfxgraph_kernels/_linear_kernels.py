@@ -147,18 +147,18 @@ def _vector_sums(
         IS_EARLY: the first weights are read before that.
     """
     k = first + tl.arange(0, BLOCK_K)
+    if HAS_NORM_WEIGHT:
+        if tl.program_id(0) == 0:
+            _ahead(norm, n * 0, 1, K, 0, first, step, ahead, BLOCK_K, OVERLAP)
     if IS_EARLY:
         weights = _weights(w, n, k, N, K, stride_w)
         up_weights = weights
         if HAS_UP:
             up_weights = _weights(w_up, n, k, N, K, stride_u)
-    else:
-        _ahead(w, n, N, K, stride_w, first, step, ahead, BLOCK_K, OVERLAP)
-        if HAS_UP:
-            _ahead(w_up, n, N, K, stride_u, first, step, ahead, BLOCK_K, OVERLAP)
-    if HAS_NORM_WEIGHT:
-        if tl.program_id(0) == 0:
-            _ahead(norm, n * 0, 1, K, 0, first, step, ahead, BLOCK_K, OVERLAP)
+        first += step
+    _ahead(w, n, N, K, stride_w, first, step, ahead, BLOCK_K, OVERLAP)
+    if HAS_UP:
+        _ahead(w_up, n, N, K, stride_u, first, step, ahead, BLOCK_K, OVERLAP)
     wait_for_last(OVERLAP)
     LANES: tl.constexpr = BLOCK_K // 8 if BLOCK_K > 8 else 1
     sums = tl.zeros([n.shape[0], LANES], tl.float32)
@@ -169,7 +169,6 @@ def _vector_sums(
             sums, ups, squared, x, norm, weights, up_weights, m, k, M, K, stride_x, offset,
             HAS_UP, HAS_NORM, HAS_NORM_WEIGHT,
         )  # fmt: skip
-        first += step
     for start in range(first, K, step):
         k = start + tl.arange(0, BLOCK_K)
         weights = _weights(w, n, k, N, K, stride_w)

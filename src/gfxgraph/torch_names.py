@@ -151,7 +151,7 @@ TABLE = {
         torch._dynamo.source.TempLocalSource 2.10+
         torch._dynamo.symbolic_convert.InstructionTranslator
         torch._dynamo.symbolic_convert.compare_op_handlers
-        add_skipped = torch._dynamo.trace_rules.add
+        torch._dynamo.trace_rules
         dynamo_counters = torch._dynamo.utils.counters
         torch._dynamo.variables.ConstDictVariable
         torch._dynamo.variables.ConstantVariable
@@ -182,6 +182,7 @@ TABLE = {
         torch._dynamo.utils.is_int_specialization_case
         builders_int_specialization = torch._dynamo.variables.builder.is_int_specialization_case
         torch._dynamo.variables.builder.is_from_closure_source
+        torch._dynamo.variables.builder.VariableBuilder._wrap_lazy_constant 2.11+
         torch._dynamo.variables.lazy.LazyConstantVariable.supported_types 2.11+
         torch._dynamo.variables.BuiltinVariable.call_isinstance
         torch._dynamo.variables.BuiltinVariable.call_function_handler_cache

@@ -20,6 +20,7 @@ from gfxgraph_kernels.shapes import Linear, Target
 from gfxgraph_kernels.shapes import linear as how_to
 
 FINISH_BLOCK = 256
+EARLY = EARLY_THREE = LATE = False
 
 
 @torch.library.custom_op("gfxgraph_kernels::linear", mutates_args=())
@@ -99,7 +100,7 @@ def _launch(
         "KIND": activation, "HAS_UP": up is not None, "HAS_NORM": norm_eps is not None, "HAS_BIAS": bias is not None,
         "HAS_RESIDUAL": residual is not None, "SPLITS": how.splits,
     }  # fmt: skip
-    more = {} if how.is_vector else {"AS_FLOAT32": _as_float32(x, at)}
+    more = {"IS_EARLY": EARLY} if how.is_vector else {"AS_FLOAT32": _as_float32(x, at)}
     launch(kernels.linear_vector if how.is_vector else kernels.linear_tiled,
         (-(-n // how.block_n), how.splits, -(-m // how.block_m)),
         flat, weight, _or(other, weight), _or(bias, weight), _or(norm_weight, weight), _or(added, flat), out, parts,
@@ -182,19 +183,9 @@ def _check_weight(x: Tensor, weight: Tensor) -> tuple[int, int]:
 
 @torch.library.custom_op("gfxgraph_kernels::linear_three", mutates_args=("counter",))
 def fused_three(
-    x: Tensor,
-    a: Tensor,
-    b: Tensor,
-    c: Tensor,
-    bias_a: Tensor | None,
-    bias_b: Tensor | None,
-    bias_c: Tensor | None,
-    norm_weight: Tensor | None,
-    norm_eps: float,
-    norm_offset: float,
-    has_norm: bool,
-    counter: Tensor | None,
-) -> Tensor:
+    x: Tensor, a: Tensor, b: Tensor, c: Tensor, bias_a: Tensor | None, bias_b: Tensor | None, bias_c: Tensor | None,
+    norm_weight: Tensor | None, norm_eps: float, norm_offset: float, has_norm: bool, counter: Tensor | None,
+) -> Tensor:  # fmt: skip
     """The operation that implements `linear_three`; the three results side by side."""
     _check_dtypes(x, a, b, c)
     m, k, sizes = x.shape[:-1].numel(), x.shape[-1], (a.shape[0], b.shape[0], c.shape[0])
@@ -220,7 +211,8 @@ def fused_three(
         flat, *weights, *biases, _or(norm_weight, flat), _or(counter, flat), out, m, *sizes, k, flat.stride(0),
         *(weight.stride(0) for weight in weights), norm_eps, norm_offset, how.ahead,
         HAS_NORM=has_norm, HAS_NORM_WEIGHT=norm_weight is not None, HAS_BIAS=bias_a is not None,
-        HAS_COUNTER=counter is not None, IS_VECTOR=how.is_vector, AS_FLOAT32=_as_float32(x, at),
+        HAS_COUNTER=counter is not None, IS_VECTOR=how.is_vector, IS_EARLY=EARLY_THREE, IS_LATE=LATE,
+        AS_FLOAT32=_as_float32(x, at),
         **_tile(how),
     )  # fmt: skip
     return out

@@ -75,7 +75,7 @@ def are_near(ours: Tensor, theirs: Tensor) -> bool:
     if a.shape != b.shape or not torch.equal(a.isfinite(), b.isfinite()):
         return False
     a, b = a.nan_to_num(0, 0, 0), b.nan_to_num(0, 0, 0)
-    return bool((a - b).abs().max() <= TOLERANCE[theirs.dtype] * b.abs().max().clamp_min(1e-6))
+    return bool((a - b).abs().max() <= TOLERANCE.get(theirs.dtype, 1e-4) * b.abs().max().clamp_min(1e-6))
 
 
 def random(*shape: int, like: Tensor, seed: int = 0) -> Tensor:

@@ -173,7 +173,7 @@ class Kernels:
             return _has_mask
         if name in op_schema.SYNCING or (schema.waits and name not in op_schema.NOT_SYNCING):
             return _always
-        return _has_no_total if name == "_padded_dense_to_jagged_forward" else None
+        return _SOMETIMES.get(name)
 
     # ---- eager --------------------------------------------------------------------------------------
 
@@ -452,6 +452,15 @@ def _has_no_total(args: tuple[object, ...]) -> bool:
     return len(args) < 3 or args[2] is None
 
 
+def _has_no_range(args: tuple[object, ...]) -> bool:
+    return len(args) < 4 or args[2] == args[3]
+
+
+_SOMETIMES = {
+    "_padded_dense_to_jagged_forward": _has_no_total, "histc": _has_no_range, "histc.out": _has_no_range
+}  # fmt: skip
+
+
 def _has_mask(args: tuple[Any, ...]) -> bool:
     if len(args) > 2 and _fills_by_mask(*args[:3]) and not (len(args) > 3 and args[3]):
         return False
@@ -461,6 +470,8 @@ def _has_mask(args: tuple[Any, ...]) -> bool:
 
 def _called(schema: OpSchema, generator: torch.Generator | None, call: list[Any], keywords: dict[str, Any]) -> Any:
     """The operation's result; one that draws gets the generator, in place of what the call says."""
+    if schema.name == "histc" and not call[0].is_floating_point():  # the CPU has none of integers
+        return schema.op(call[0].double(), *call[1:], **keywords).to(call[0].dtype)
     if generator is None:
         return schema.op(*call, **keywords)
     set_argument(schema.generator, call, keywords, generator)

@@ -15,8 +15,7 @@ import torch
 # Ops whose CUDA kernels wait for the device before they can continue, because the shape of their output or an error
 # depends on data: those that torch's tags say it of, and these.
 SYNCING: Final = frozenset(
-    "histc histc.out _to_sparse _to_sparse.sparse_dim _to_sparse_csr _to_sparse_csc _to_sparse_bsr "
-    "_to_sparse_bsc".split()
+    "_to_sparse _to_sparse.sparse_dim _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc".split()
 )
 NOT_SYNCING: Final = frozenset({"_ctc_loss", "linalg_lstsq", "linalg_lstsq.out"})
 # These wait by thrust's stream synchronization, which torch does not guard on ROCm as it does memcpy_and_sync.

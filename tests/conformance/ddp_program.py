@@ -1,6 +1,7 @@
 """What one rank does in test_ddp.py: training under DistributedDataParallel, each way beside eager's, one JSON line each.
 
-Run by the test, not collected: ``python ddp_program.py PROFILE`` with the environment that torchrun sets.
+Run by the test, not collected: ``python ddp_program.py PROFILE`` with the environment that torchrun sets; ``nccl``
+in the place of a profile takes a GPU a rank.
 """
 
 from __future__ import annotations
@@ -24,9 +25,16 @@ from gfxgraph.callables.graphed import Graphed
 from tests.conformance.bench import frames
 
 torch.set_num_threads(1)
-gfxgraph.enable(simulate=sys.argv[1], validate=False)
+ON_GPUS = sys.argv[1] == "nccl"
+if ON_GPUS:
+    torch.cuda.set_device(int(os.environ["RANK"]))
+    gfxgraph.enable(allow_cuda=True, validate=False)
+else:
+    gfxgraph.enable(simulate=sys.argv[1], validate=False)
 dist.init_process_group(
-    "gloo", timeout=datetime.timedelta(seconds=40 * float(os.environ.get("GFXGRAPH_TEST_PATIENCE", 1)))
+    "nccl" if ON_GPUS else "gloo",
+    timeout=datetime.timedelta(seconds=40 * float(os.environ.get("GFXGRAPH_TEST_PATIENCE", 1))),
+    device_id=torch.device("cuda", torch.cuda.current_device()) if ON_GPUS else None,
 )
 RANK, N = dist.get_rank(), 24
 
@@ -119,6 +127,7 @@ def training_step(is_graphed):
 
 WAYS = {
     "of graphed": ddp_of_graphed(),
+    "small buckets": ddp_of_graphed(bucket_cap_mb=0.001),
     "bucket view": ddp_of_graphed(gradient_as_bucket_view=True),
     "unused": ddp_of_graphed(Skips, find_unused_parameters=True),
     "static graph": ddp_of_graphed(static_graph=True),
@@ -191,7 +200,13 @@ for name, is_own_stream in (("captured", True), ("captured elsewhere", False)):
 from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 
-sharded = fully_shard(nn.Linear(4, 4), mesh=DeviceMesh.from_group(dist.group.WORLD, "cpu"))
-print(json.dumps({"scenario": "fsdp2", "rank": RANK, "why": why_apart(nn.Sequential(sharded))}), flush=True)
+mesh = DeviceMesh.from_group(dist.group.WORLD, "cuda" if ON_GPUS else "cpu")
+sharded = nn.Sequential(fully_shard(net() if ON_GPUS else nn.Linear(4, 4), mesh=mesh))
+row = {"scenario": "fsdp2", "rank": RANK, "why": why_apart(sharded)}
+if ON_GPUS:
+    eager = DDP(net())
+    steps = stepping(gfxgraph.graphed(sharded), sharded.parameters()), stepping(eager, eager.parameters())
+    row["is_right"] = all(torch.allclose(*(step(batch(turn)) for step in steps), rtol=1e-4) for turn in range(N))
+print(json.dumps(row), flush=True)
 dist.barrier()
 os._exit(0)

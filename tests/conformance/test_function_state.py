@@ -245,6 +245,23 @@ def test_lists_and_dicts():
     assert agree(g, f, x) >= 2
 
 
+def test_keywords_of_a_partial():
+    """As an activation of transformers is made: by one graph, and by another when the partial is another."""
+    act = functools.partial(nn.functional.gelu, approximate="tanh")
+    add = functools.partial(torch.add, other=2, alpha=0.5)
+
+    def f(x):
+        return add(act(x))
+
+    g = gfxgraph.graphed(f)
+    x = X()
+    assert agree(g, f, x) == 3
+    act = functools.partial(nn.functional.gelu, approximate="none")
+    assert agree(g, f, x) >= 2
+    add = functools.partial(torch.add, other=2, alpha=0.25)
+    assert agree(g, f, x) >= 2 and not g.stats()["pieces"]
+
+
 def test_a_variable_that_changes_at_each_call():
     """Captured once, as an input of the graph; never wrong, and nothing piles up."""
     step = 0
@@ -477,3 +494,20 @@ def test_what_dynamo_takes_for_granted(kind, monkeypatch):
         change()
         for _ in range(3):
             assert torch.equal(g(x), f(x)), at
+
+
+def test_a_method_is_followed_after_a_call_that_raised():
+    """A call whose graph raises has no world, and yet what it read is looked at before its trace is used."""
+
+    class Scales:
+        def by(self, x):
+            return x * 1
+
+    held = Scales()
+    g = gfxgraph.graphed(lambda x: torch.linalg.cholesky(held.by(x)))
+    eye = torch.eye(3, device="cuda")
+    with pytest.raises(torch.linalg.LinAlgError):
+        g(-eye)
+    Scales.by = lambda self, x: x * 4
+    for _ in range(3):
+        torch.testing.assert_close(g(eye), 2 * eye)

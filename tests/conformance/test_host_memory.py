@@ -209,12 +209,35 @@ def _of_another_list(x, table):
     return x.view(2, 2) * torch.tensor(table, device="cuda")
 
 
+def _biased_by_distance(x, table):
+    at = torch.arange(6)
+    distance = (at[:, None] - at).abs().clamp(max=4)
+    return x.view(2, 2) * distance.to(x.device, torch.float32)[1:3, 2:4] + x[distance % 4][0, 0]
+
+
+def _written_after_the_copy(x, table):
+    host = torch.arange(20.0)
+    first = torch.zeros(20, device=x.device)
+    first.copy_(host)
+    host += 1
+    return x.sum() + first + 10 * host.to(x.device, torch.float64)
+
+
+def _changed_on_the_device(x, table):
+    counts = torch.arange(20.0).to(x.device)
+    counts += x.sum()
+    return counts
+
+
 FEW_NUMBERS = (_normalized, _masked, _changed_between, _selected, _of_another_list)
+TABLES = (_biased_by_distance, _written_after_the_copy, _changed_on_the_device)
 
 
-@pytest.mark.parametrize("body", FEW_NUMBERS)
-def test_a_few_numbers_go_into_the_graph(platform, body):
-    """Numbers that the captured code wrote down, copied to the device: one graph, and no host memory to read."""
+@pytest.mark.parametrize("body", FEW_NUMBERS + TABLES)
+def test_numbers_of_its_own_go_into_the_graph(platform, body):
+    """What the captured code wrote down or computed on the host, used on the device: one graph, and no host memory to
+    read.
+    """
     x, table = torch.arange(4.0, device="cuda"), [1.0, 2.0]
     with torch.no_grad():
         graph, y = captured(lambda: body(x, table))
@@ -229,13 +252,13 @@ def test_a_few_numbers_go_into_the_graph(platform, body):
             graph.replay()
 
 
-def test_many_numbers_are_copied_by_the_host(platform):
-    """More than a few are no nodes, but a step between two graphs."""
+def test_a_large_table_is_copied_by_the_host(platform):
+    """More than a megabyte is no second copy on the device, but a step between two graphs."""
     x = ones()
-    graph, y = captured(lambda: x.sum() + torch.arange(20.0).to("cuda"))
+    graph, y = captured(lambda: x.sum() + torch.arange(2.0**19).to("cuda"))
     x.fill_(2.0)
     graph.replay()
-    assert y.tolist() == [8.0 + i for i in range(20)] and not graph._program.is_plain
+    assert y[:20].tolist() == [8.0 + i for i in range(20)] and not graph._program.is_plain
 
 
 def test_torchs_own_behaviour_asks_nothing(platform):

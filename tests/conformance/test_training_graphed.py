@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import sys
 import weakref
 
 import pytest
@@ -307,10 +308,43 @@ def test_a_failed_replay_does_the_step_eagerly_once(platform):
 
     want, _ = run(10, graphed=False)
     plan = simulator.active().faults
-    plan.fail_nth("launch", 3, 999)
+    for nth in (3, 4):  # the fast path's, then the slow one's
+        plan.fail_nth("launch", nth, 999)
     got, step = run(10, graphed=True)
     assert_same_bits(got, want)
     assert gfxgraph.stats()["fallback_count"] == 1
+
+
+def test_a_replay_of_a_step_runs_no_python_for_each_parameter(platform):
+    """Steps of 4 and of 60 parameters replay in equally many Python calls; a state that came back is replayed, too."""
+    found = []
+    for n in (2, 30):
+        net = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(n)]).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def body(x, net=net, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        step, x, calls = TrainingStep(body), torch.ones(3, 4, device="cuda"), []
+        for _ in range(7):
+            step(x)
+        ours = lambda file: "/gfxgraph/" in file or file.startswith("<")  # noqa: E731
+        sys.setprofile(
+            lambda frame, event, _: (
+                calls.append(event) if ours(frame.f_code.co_filename) and event == "call" else None
+            )  # noqa: B023
+        )
+        step(x)
+        sys.setprofile(None)
+        found.append(len(calls))
+        net.zero_grad()  # a replay puts its gradients back
+        step(x)
+        assert all(p.grad is not None for p in net.parameters()) and step.n_replays == 6 and not step.why_eager
+    assert found[0] == found[1] < 20
 
 
 # -- make_graphed_callables -----------------------------------------------------------------------------------

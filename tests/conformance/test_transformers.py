@@ -100,14 +100,15 @@ def first_stop(model, inputs, n_tokens, at):
 
 
 def test_greedy_tokens_are_eagers(llama):
-    """With left padding; and all steps but the two first run as graphs."""
+    """With left padding; and the prompt and all steps but the first ones run as graphs."""
     inputs = prompt()
     growing = llama.generate(**inputs, max_new_tokens=12, do_sample=False)
     stock, ours = both(llama, inputs, max_new_tokens=12, do_sample=False)
     assert all(torch.equal(stock, each) for each in ours) and torch.equal(stock, growing)
     report = gfx.report(llama)
     assert report["tokens"] == 24 and report["waits"] == 0 and not fallbacks()
-    assert gfxgraph.stats()["replay_count"] == (11 + 10) + (12 + 11)
+    assert gfxgraph.stats()["replay_count"] == (11 + 10) + (1 + 12 + 11)
+    assert report["decoders"][0]["prompts"] == 1 and report["eager_prompts"] == 0
     other = prompt() | {"input_ids": inputs["input_ids"].flip(0)}
     llama.generate(**other, max_new_tokens=12, do_sample=False)
     assert torch.equal(ours[1], stock)  # results are the caller's own

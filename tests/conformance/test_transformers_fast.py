@@ -92,6 +92,55 @@ def test_the_kernels_choose_the_tokens(monkeypatch):
     assert not torch.equal(tokens[True, False], tokens[True, True])
 
 
+@pytest.mark.parametrize("name", ["Llama", "Qwen3", "Mistral"])
+def test_prompts_share_a_bucket(name):
+    """Prompts of several lengths, padded on the left or not, are read by one graph each; the tokens are the same."""
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**SMALL | ({"sliding_window": 24} if name == "Mistral" else {}))
+    model = getattr(transformers, f"{name}ForCausalLM")(config).to("cuda").eval()
+    many = [torch.randint(3, 61, (2, n), device="cuda") for n in (9, 1, 13, 16, 5)]
+    for n_padded in (0, 3):
+        tokens = {}
+        for fast in (False, True):
+            gfx.accelerate(model, fast=fast)
+            for ids in many:
+                mask = torch.ones_like(ids)
+                mask[0, : min(n_padded, ids.shape[1] - 1)] = 0
+                made = model.generate(ids, attention_mask=mask, max_new_tokens=18, do_sample=False)
+                tokens[fast, ids.shape[1]] = made[:, ids.shape[1] :].tolist()
+            report = gfx.report(model)
+            assert report["eager_prompts"] == 0 and not report["decoders"][0]["why_eager"]
+            assert sum(decoder["prompts"] for decoder in report["decoders"]) == fast
+        for ids in many:
+            assert tokens[True, ids.shape[1]] == tokens[False, ids.shape[1]], ids.shape
+        gfx.restore(model)
+
+
+def test_a_model_that_padding_changes(monkeypatch):
+    """Its prompts are read at their length, which is reported."""
+    from transformers.models.llama import modeling_llama
+
+    real = modeling_llama.LlamaModel.forward
+
+    def forward(self, input_ids, *args, **kwargs):
+        made = real(self, input_ids, *args, **kwargs)
+        made.last_hidden_state.add_(input_ids.shape[1])
+        return made
+
+    monkeypatch.setattr(modeling_llama.LlamaModel, "forward", forward)
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)).to("cuda").eval()
+    ids = torch.randint(3, 61, (1, 9), device="cuda")
+    given = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 4, "do_sample": False}
+    wanted = gfx.accelerate(model).generate(ids, **given)
+    gfx.accelerate(model, fast=True)
+    gfxgraph.reset_stats()
+    for _ in range(3):
+        assert torch.equal(model.generate(ids, **given), wanted)
+    assert "padding changes a prompt: it is read at its length" in gfxgraph.stats()["fallbacks"]
+    assert gfx.report(model)["decoders"][0]["prompts"] == 1
+
+
 def test_fast_can_be_taken_back():
     """``fast=False`` takes the kernels out and leaves the graphs; leaving it out changes nothing."""
     torch.manual_seed(0)

@@ -179,6 +179,15 @@ def test_row(capture, name):
         assert count.item() == n + 1
 
 
+def test_a_histogram_of_a_given_range_is_recorded(capture):
+    """As transformers counts the tokens of each expert."""
+    experts = torch.tensor([0, 3, 3, 1], dtype=torch.int32, device="cuda")
+    graph, y = capture(lambda: torch.histc(experts, bins=4, min=0, max=3).cumsum(0))
+    experts.fill_(2)
+    graph.replay()
+    assert y.tolist() == [0, 0, 4, 4] and gfxgraph.stats()["split_count"] == 0
+
+
 @pytest.mark.parametrize("which", ["default", "unregistered"])
 def test_a_host_step_that_draws_first_is_undone(capture, which):
     """Random numbers drawn by the host's part of a split are given back, the first operation's too."""

@@ -75,13 +75,12 @@ def test_five_slices_in_hot():
     assert [int(k[0].item()) for k in kept] == [0, 1, 2, 3, 4]
 
 
-def test_the_fast_path_copies_through_the_driver():
+def test_the_fast_path_copies_in_its_launch():
     """One small input: torch's copy is never called, and the answer is right for values that change in place."""
     g = gfxgraph.graphed(chain)
     x = torch.zeros(256, device="cuda")
     for _ in range(3):
         g(x)
-    assert g._fast.__globals__["copier"] is not None
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU]) as seen:

@@ -176,9 +176,10 @@ def report(model: object) -> dict[str, object]:
 
     Returns:
         ``calls``, ``tokens``, ``tokens_past_end`` (computed and cut off), ``waits`` (of the host for the
-        device), ``left_alone`` (calls by reason) and ``decoders``; each of these says ``batch``, ``cache_len``,
-        ``cache_bytes``, how many ``forwards`` and ``choices`` are captured, the ``nodes`` of each forward, and
-        ``why_eager``, the reasons why parts do not run as graphs. With ``fast=True`` also ``kernels``,
+        device), ``eager_prompts`` (too long, or of too many lengths, for a graph), ``left_alone`` (calls by reason)
+        and ``decoders``; each of these says ``batch``, ``cache_len``, ``cache_bytes``, how many ``prompts``,
+        ``forwards`` and ``choices`` are captured, the ``nodes`` of each forward, and ``why_eager``, the reasons why
+        parts do not run as graphs. With ``fast=True`` also ``kernels``,
         `Applied.report` of them.
     """
     found = _accelerated.get(model)

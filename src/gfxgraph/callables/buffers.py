@@ -300,13 +300,6 @@ def last_rows(tensor: Tensor, size: Sequence[int]) -> Iterator[tuple[int, Tensor
             yield dim, padding, tensor.narrow(dim, n - 1, 1).expand_as(padding)
 
 
-def device_copier(driver: Any) -> Callable[[int, int, int, int], int] | None:
-    """The driver's copy, ``copy(to, from, nbytes, stream)``; None if it has none."""
-    if driver is None or "device_copier" in driver.missing:
-        return None
-    return driver.device_copier()  # type: ignore[no-any-return]
-
-
 def tensors_of(tree: Any) -> list[Tensor]:
     return [leaf for leaf in torch_names.tree_leaves(tree) if isinstance(leaf, Tensor)]
 

@@ -66,6 +66,7 @@ from gfxgraph.callables.signature import (
     never,
 )
 from gfxgraph.callables.trace.dynamo import Calls, Frontend, returned
+from gfxgraph.callables.trace.in_dynamo import is_compiled
 from gfxgraph.callables.worlds import for_dynamo
 from gfxgraph.capture.record.user_lines import line_of
 from gfxgraph.capture.replay.graph_tensors import used_on
@@ -201,7 +202,6 @@ class Shared(CapturedCallable):
 
     Args:
         fn: the function.
-        run: the function as it is captured, through Dynamo if Dynamo traces it.
         front: Dynamo; None if nothing is traced.
         name: its name in reports.
     """
@@ -209,7 +209,6 @@ class Shared(CapturedCallable):
     def __init__(
         self,
         fn: Callable[..., Any],
-        run: Callable[..., Any],
         front: Frontend | None,
         name: str,
         options: Options,
@@ -218,8 +217,13 @@ class Shared(CapturedCallable):
     ) -> None:
         super().__init__(name)
         self.fn = fn
-        self.run = run
         self.front = front
+        self.is_through_dynamo = front is not None and not is_compiled(fn)
+        self.run = front.run if front is not None and self.is_through_dynamo else fn
+        """The function as it is warmed up and captured, and likewise for a call whose world is known to hold."""
+        self.run_in: Callable[[Any, Args, Kwargs], Any] = lambda world, args, kwargs: fn(*args, **kwargs)
+        if front is not None and self.is_through_dynamo:
+            self.run_in = front.run_in
         self.options = options
         self.account = Account(name, line_of(fn), eager=self.eager, is_part=is_part)
         self.account.pieces = self.pieces = Calls()
@@ -231,12 +235,6 @@ class Shared(CapturedCallable):
         self.is_ahead = False
         """Whether buckets are being captured before they are needed."""
 
-    def run_in(self, world: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Run a call as it is captured, where its world is known to hold."""
-        if self.front is None or self.run is self.fn:
-            return self.run(*args, **kwargs)
-        return self.front.run_in(world, args, kwargs)
-
 
 class Captured(CapturedCallable):
     """One signature of a callable: static inputs, graphs over them, and their replay.
@@ -245,6 +243,8 @@ class Captured(CapturedCallable):
         shared: what it has in common with the callable's other signatures.
         label: readable signature: the shapes.
     """
+
+    is_ready: Callable[[], bool] | None = None  # asked before each replay of the fast path
 
     def __init__(self, arena: Arena, shared: Shared, label: str) -> None:
         super().__init__(shared.name)
@@ -422,7 +422,7 @@ class Captured(CapturedCallable):
         current = torch.cuda.current_stream(self.arena.device_index)
         stream = current if torch.is_grad_enabled() else self.arena.stream
         args, kwargs = call.args, call.kwargs
-        if self.shared.run is not self.shared.fn:
+        if self.shared.is_through_dynamo:
             args, kwargs = for_dynamo(call, self.shared.front)
         with on_stream(stream):
             result = self.shared.run_in(call.world, args, kwargs)

@@ -22,7 +22,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +29,14 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.buffers import GraphOutput, device_copier, from_before, is_dense, is_one_copy, last_rows
+from gfxgraph.callables.buffers import GraphOutput, copy_all, from_before, is_dense, last_rows
 from gfxgraph.callables.joined_launch import (
     CopyLaunches,
+    addresses,
     change_refused,
     copy_kernel,
-    hooks_of,
     joined_call,
+    launch_lines,
     part,
     takes,
 )
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from gfxgraph.callables.joined_launch import JoinedCall
 
 
-DRIVER_COPIES = 2
-"""Up to this many tensors are copied one by one through the driver; more in one fused torch call."""
 _REBIND = "if stream != launches.stream: launches.to(stream)"
 # Like ``with lock``, at less than half its cost. An interrupt may come before the lock is taken, but none before the
 # release: Python looks for signals after a call, and that is the first one.
@@ -68,13 +66,6 @@ IN_TURN = """def fast(args, kwargs):
         try: release()
         except RuntimeError: pass
 """
-_PACK = [struct.Struct(f"={n}Q").pack_into for n in range(MOST + 1)]
-
-
-def _addresses(tensors: Sequence[str]) -> str:
-    """An expression for the addresses of these tensors; a single address for one tensor."""
-    found = ", ".join(f"{tensor}.data_ptr()" for tensor in tensors)
-    return f"({found})" if len(tensors) > 1 else found
 
 
 class Unpacker:
@@ -213,7 +204,7 @@ class GuardWriter(Unpacker):
         which = list(which)
         if which and which != self._located:
             self._located = which
-            self.line(f"places = {_addresses([f't{i}' for i in which])}")
+            self.line(f"places = {addresses([f't{i}' for i in which])}")
 
     def function(self) -> Fast:
         """The fast path, whole."""
@@ -227,15 +218,16 @@ class Writer(GuardWriter):
         super().__init__(entry.arena, tensors)
         arena = entry.arena
         self.entry, self.capture = entry, capture
-        self.copier = device_copier(arena.state.driver)
         self.kernel = copy_kernel(arena.state, arena.device_index)
         self.launches = CopyLaunches(arena.state, arena.last_raw)
+        has_halves = any(t.dtype is torch.complex32 for t in (*tensors, *capture.first.outputs.made))
         self.names |= {
             "mark": route.mark,
             "launches": self.launches,
             "launch": launch_of(arena.state.base),
-            "copier": self.copier,
-            "foreach_copy": torch_names._foreach_copy_,
+            "foreach_copy": copy_all
+            if has_halves
+            else torch_names._foreach_copy_,  # has no kernel for complex halves
             "empty_like": torch.empty_like,
             "use_count": torch_names._storage_Use_Count,
         }
@@ -291,24 +283,8 @@ class Writer(GuardWriter):
         if not copied:
             self.line("pass")
             return
-        statics = [pairs[i][0] for i in copied]
-        one_by_one = self.copier is not None and len(statics) <= DRIVER_COPIES
-        # A bucket's buffer is contiguous whatever the argument is: a transposed one has a different byte order.
-        one_by_one = one_by_one and all(is_one_copy(*pairs[i]) for i in copied)
-        self.names["statics"] = statics
-        if not one_by_one:
-            self.line(f"foreach_copy(statics, ({', '.join(f't{i}' for i in copied)},))")
-        for i, static in zip(copied, statics if one_by_one else ()):
-            nbytes = static.numel() * static.element_size()
-            if not nbytes:
-                self.line("pass")
-                continue
-            self.names[f"static{i}"] = static
-            self.line(f"given = t{i}.data_ptr()")
-            self.line(
-                f"if given != {static.data_ptr()} and copier({static.data_ptr()}, given, {nbytes}, stream): "
-                f"static{i}.copy_(t{i})"
-            )
+        self.names["statics"] = [pairs[i][0] for i in copied]
+        self.line(f"foreach_copy(statics, ({', '.join(f't{i}' for i in copied)},))")
 
     def _launch_copies(self, way: str, pairs: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         """Emit launches of copies.
@@ -377,46 +353,10 @@ class Writer(GuardWriter):
         """Emit one launch; first update the addresses of arguments (``places``) and results ``out`` (``outs``) in the
         exec.
         """
-        graph = f"graph{k}"
         assert joined is not None
-        launched = joined.launched
-        self.names |= {graph: instance.graph, f"joined{k}": joined, f"at{k}": joined.at, f"go{k}": launched.launch}
-        self.names["change_refused"] = functools.partial(change_refused, self.entry)
-        self.names[f"on{k}"] = launched.on
-        lines = [
-            torchs_graph.taken(graph),
-            "if left < 0: return MISS",
-            f"if stream != at{k}[2]:",
-            f"    on{k}(stream)",
-            f"    at{k}[2] = stream",
-        ]
-        hooks = hooks_of(instance.graph)
-        if hooks:
-            self.names |= {f"hooks{k}_{i}": found for i, found in enumerate(hooks)}
-            lines.append(f"if {' or '.join(f'hooks{k}_{i}' for i in range(len(hooks)))}: return MISS")
-        if getattr(instance.graph, "_retained", None) is not None:
-            self.names[f"retained{k}"] = instance.graph._retained
-            lines.append(f"if retained{k}.sync_before_fire: return MISS")
-        for which, node, places, n, first in (
-            (0, launched.into, "places", len(self._small()), 0),
-            (1, launched.back, "outs", len(out), MOST),
-        ):
-            if node is None:
-                continue
-            name = f"{'back' if which else 'into'}{k}"
-            self.names |= {f"{name}_words": node.words, f"{name}_apply": node.apply, f"pack{n}": _PACK[n]}
-            lines += [
-                f"if {places} != at{k}[{which}]:",
-                f"    at{k}[{which}] = None",
-                f"    pack{n}({name}_words, {8 * first}, *{places})" if n > 1
-                else f"    {name}_words[{first}] = {places}",
-                f"    if {name}_apply():",
-                "        change_refused()",
-                "        return MISS",
-                f"    at{k}[{which}] = {places}",
-            ]  # fmt: skip
-        lines += [f"if go{k}(): return MISS", torchs_graph.stored(graph)]
-        for text in lines:
+        refused = functools.partial(change_refused, self.entry)
+        graph, n = instance.graph, len(self._small())
+        for text in launch_lines(self.names, k, graph, joined.launched, joined.at, n, len(out), refused):
             self.line(indent + text)
 
     # -- results --------------------------------------------------------------------------------------
@@ -465,7 +405,7 @@ class Writer(GuardWriter):
         light = [i for i, source in sources.items() if takes(source, source)]
         self._locate(self._small())
         if light:
-            self.line(f"outs = {_addresses([f'out{i}' for i in light])}")
+            self.line(f"outs = {addresses([f'out{i}' for i in light])}")
         if instance.twin is None:
             self.replay_joined(instance, instance.joined, out=light)
         else:
@@ -520,13 +460,7 @@ class Writer(GuardWriter):
 
     def _copy_rest(self, sources: dict[int, Tensor], light: Sequence[int]) -> None:
         rest = [i for i in sources if i not in light]
-        if self.copier is not None and len(rest) <= DRIVER_COPIES and all(is_dense(sources[i]) for i in rest):
-            for i in rest:
-                nbytes = sources[i].numel() * sources[i].element_size()
-                if nbytes:
-                    copy = f"copier(out{i}.data_ptr(), {sources[i].data_ptr()}, {nbytes}, stream)"
-                    self.line(f"if {copy}: out{i}.copy_(source{i})")
-        elif rest:
+        if rest:
             self.names["sources"] = [sources[i] for i in rest]
             self.line(f"foreach_copy([{', '.join(f'out{i}' for i in rest)}], sources)")
 
@@ -634,6 +568,9 @@ def make_fast(entry: Captured, route: Route, call: Call) -> Fast | str:
     if why:
         return why
     writer.guards(entry.world, shared.front is not None and shared.front.does_ask_by_name)
+    if entry.is_ready is not None:
+        writer.names["is_ready"] = entry.is_ready
+        writer.line("if not is_ready(): return MISS")
     writer.n_checks = len(writer.lines)
     sample_every = entry.arena.state.settings.trusted_replay_sample_interval
     if sample_every and shared.options.mode is ReplayMode.STANDARD:  # these take the slow path again

@@ -58,21 +58,21 @@ from gfxgraph.callables.signature import (
     tensor_key,
     understand,
 )
+from gfxgraph.callables.trace.corrections import shield
 from gfxgraph.callables.trace.dynamo import (
-    CHANGED,
     NOTHING_RETURNED,
     OWN,
     WARM_UP,
     Frontend,
-    is_compiled,
     is_traced_here,
     local,
     returned,
-    shield,
 )
+from gfxgraph.callables.trace.in_dynamo import CHANGED
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.training.bucketed_gradients import BucketedGradients
 from gfxgraph.callables.worlds import TracedGraph, Worlds
+from gfxgraph.capture.patches.replaced import kept
 from gfxgraph.capture.record.user_lines import line_of_error
 from gfxgraph.capture.undo import is_ours, unbroken
 from gfxgraph.errors import CaptureError, DriverError
@@ -141,8 +141,6 @@ class Graphed:
         declared = dict(options.dynamic) if isinstance(options.dynamic, Mapping) else None
         self._dims = Dims(declared, rules(options.buckets)) if is_dynamic else None
         self._front: Frontend | None = None
-        self._run: Callable[..., Any] = fn
-        """The function that is warmed up and captured."""
         self._n_own = 0
         self._off = torch_names.why_off("graphed")
         """Why no call of it can have a graph: what torch lacks, or an error of our own."""
@@ -154,9 +152,7 @@ class Graphed:
                 self._front = Frontend(fn, make_call, dynamic=is_dynamic)
             except CHANGED as error:
                 self._off = f"{OWN}: {kind_and_line(error)}"
-            else:
-                self._run = fn if is_compiled(fn) else self._front.run
-        self._shared = Shared(fn, self._run, self._front, self._name, options, buffers, self._is_part)
+        self._shared = Shared(fn, self._front, self._name, options, buffers, self._is_part)
         self._eager = self._shared.eager
         self.account = self._shared.account
         """How its calls ran."""
@@ -364,7 +360,7 @@ class Graphed:
             return
         assert self._front is not None
         route = self._route(arena, call)
-        if route.entry is not None and self._run is not self._fn:
+        if route.entry is not None and self._shared.is_through_dynamo:
             route.entry.n_seen += 1
             route.entry.look_at(result)
 
@@ -478,6 +474,7 @@ class Graphed:
             raise TypeError(f"gfxgraph.graphed() did not make this module: {type(module).__qualname__}")
         return found
 
+    @kept()
     def capture_all(self, *args: Any, **kwargs: Any) -> dict[str, int]:
         """Capture every bucket now, largest first, by calls.
 

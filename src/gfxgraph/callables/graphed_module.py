@@ -22,7 +22,7 @@ from torch.compiler import is_dynamo_compiling
 
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.signature import MISS
-from gfxgraph.callables.trace.dynamo import shield
+from gfxgraph.callables.trace.corrections import shield
 
 OFFERED = ("stats", "explain", "graphs", "capture_all", "reset", "why_eager")
 """Names of ``Graphed`` that a graphed module has where the module has none of its own."""

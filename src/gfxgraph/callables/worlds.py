@@ -13,7 +13,7 @@ Invariant: a graph is replayed only in the world that it was captured in. Source
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gfxgraph import torch_names
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.signature import (
     MISS,
@@ -49,10 +48,9 @@ from gfxgraph.callables.trace.dynamo import (
     local,
     returned,
 )
-from gfxgraph.callables.trace.trace_result import Found
+from gfxgraph.callables.trace.in_dynamo import Found, may_draw_on_host
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.graph_tensors import has_layout, kind_of, parts_of, size_of, storage_address, used_on
-from gfxgraph.process import bridge
 from gfxgraph.watching.watch import Watch
 
 NEEDS_GRADIENTS = "its result needs gradients"
@@ -63,8 +61,6 @@ MAX_WORLDS = 4096
 """Most signatures whose world is remembered."""
 SETTLED = 16
 """Calls in pieces, one after another without a graph or a warm-up, after which they run eagerly."""
-MOST_NUMBERS = 2
-"""Numbers among the arguments of one world that have graphs of their own; with more, calls run in pieces."""
 
 
 class Worlds:
@@ -86,7 +82,7 @@ class Worlds:
         self._front, self._eager, self._pieces, self._evict = front, eager, pieces, evict
         self._worlds: dict[Any, World] = {}
         """By key of a call: the world of its last call."""
-        self._untraceable = self._changing = ""
+        self._untraceable = ""
         self._traced: set[Any] = set()
         """Keys of calls that were traced."""
         self.why_pieces = ""
@@ -109,7 +105,7 @@ class Worlds:
         self._traced.clear()
         self._bare.clear()
         self.with_gradients.clear()
-        self._untraceable = self._changing = ""
+        self._untraceable = ""
         if self._front is not None:
             self._front.reset()
 
@@ -146,7 +142,8 @@ class Worlds:
             raise RunEagerly(world.why_eager, for_good=True)
         if world.why_pieces:
             raise self._in_pieces(call, world)
-        if not front.is_dynamic and self._is_restless(world, call):
+        numbers = tuple(value for kind, value in constants_in(call.structure) if kind is int or kind is float)
+        if numbers and not front.is_dynamic and world.is_restless(numbers):
             raise InPieces("a number among its arguments is another one again and again", is_one=world.is_one)
         if world.written and not world.written_homes.isdisjoint(t.untyped_storage().data_ptr() for t in call.tensors):
             raise RunEagerly("an argument shares memory that the function also writes to under another name")
@@ -186,16 +183,6 @@ class Worlds:
         if evict is not None:
             evict(world)
 
-    def _is_restless(self, world: World, call: Call) -> bool:
-        """Whether the call's numbers are new, after many of which most did not come again."""
-        numbers = tuple(value for kind, value in constants_in(call.structure) if kind is int or kind is float)
-        known = world.numbers
-        if len(known) >= MOST_NUMBERS and numbers not in known and 2 * sum(known.values()) < len(known):
-            return bool(numbers)
-        if numbers:
-            known[numbers] = numbers in known
-        return False
-
     def trace(self, arena: Arena, call: Call) -> Any:
         """Run the call eagerly through Dynamo; if it is one graph, its world is the call's from now on.
 
@@ -205,7 +192,6 @@ class Worlds:
         front = self._front
         assert front is not None
         args, kwargs = for_dynamo(call, front)
-        self._refuse_more(args, kwargs)
         current = torch.cuda.current_stream(arena.device_index)
         # A call that may be differentiated stays on its own stream: backward runs where forward ran.
         stream = current if torch.is_grad_enabled() else arena.stream
@@ -215,6 +201,7 @@ class Worlds:
         untraceable = ""
         has_attributes = any(vars(t) for t in call.tensors)
         kind = None if has_attributes else (zeros_in(call.structure), skeleton(call.structure))
+        self._refuse_more(args, kwargs)
         stream.wait_stream(current)
         try:
             with torch.cuda.stream(stream):
@@ -223,8 +210,8 @@ class Worlds:
                 except Untraceable as error:  # Dynamo leaves the function to Python
                     untraceable, result = error.args
                     self._untraceable = "" if front.is_too_deep else untraceable
-                result = call.given_back(result, args, kwargs)
-                returned(call.kwargs, result)
+                if args is not call.args:
+                    result = returned(call.kwargs, call.given_back(result, args, kwargs))
         finally:
             current.wait_stream(stream)
         made: list[Tensor] = []
@@ -244,11 +231,11 @@ class Worlds:
             self._eager.count(again or WARM_UP)
             return returned(call.kwargs, result, True)
         world.zeros, world.skeleton = zeros_in(call.structure), skeleton(call.structure)
-        if kind is not None and not world.is_taken and world.why_pieces in ("", NEEDS_GRADIENTS):
-            front.offer(world, args, kwargs, kind)
         self._worlds[call.key] = world
         self._eager.count(world.why_eager or again or WARM_UP)
         returned(call.kwargs, result, True)
+        if kind is not None and not world.is_taken and world.why_pieces in ("", NEEDS_GRADIENTS):
+            front.offer(world, args, kwargs, kind)
         if not world.why_eager and not world.why_pieces:
             call.in_world(world)
         return result
@@ -322,18 +309,11 @@ class Worlds:
         return MISS
 
     def _refuse_more(self, args: Args, kwargs: Kwargs) -> None:
-        """Raise `RunEagerly` if tracing was given up, with what differs from call to call."""
+        """Raise `RunEagerly` if tracing was given up."""
         assert self._front is not None
-        why = self._front.why_no_more()
-        if why and not self._changing:
-            self._changing = why
-            differs = self._front.why_not(args, kwargs)
-            if differs:
-                self._changing += (
-                    f" (failed last: {differs}); a number that changes belongs in a tensor on the device"
-                )
+        why = self._front.why_no_more(args, kwargs)
         if why:
-            raise RunEagerly(self._changing)
+            raise RunEagerly(why)
 
 
 # -- facts about a call's arguments and its result -----------------------------------------------------------
@@ -438,36 +418,36 @@ def zeros_in(structure: object) -> tuple[str, ...]:
 _ZEROS = ((0.0).hex(), (-0.0).hex())
 
 
+@dataclasses.dataclass(eq=False)
 class TracedGraph:
     """What Dynamo's code calls for one FX graph: the graph itself; in a call that runs in pieces, what captures it.
 
     Args:
         make_piece: makes what captures it.
-        found: what Dynamo found. The graph's first run adds what it did, and what its results share.
+        found: what Dynamo found.
     """
 
-    def __init__(self, make_piece: Callable[[Found], Any], found: Found) -> None:
-        self._make_piece = make_piece
-        self._found = found
-        self._graph = found.graph.forward
-        self._is_empty = not any(node.op.startswith("call_") for node in found.graph.graph.nodes)
-        self._has_run = False
-        self.piece: Any = None
-        """What captures it; None before a call ran in pieces."""
+    make_piece: Callable[[Found], Any]
+    found: Found
+    has_run: bool = False
+    """The first run adds to ``found`` what it did, and what its results share."""
+    piece: Any = None
+    """What captures it; None before a call ran in pieces."""
 
     def __call__(self, *inputs: object) -> object:
-        if self._is_empty or bridge.process_for_callables() is None or torch.cuda.is_current_stream_capturing():
-            return self._graph(*inputs)
+        found = self.found
+        if found.is_empty or torch.cuda.is_current_stream_capturing():
+            return found.graph.forward(*inputs)
         local.n_ran += 1
-        if local.versions is not None:
+        if local.told is not None:
             for each in inputs:
                 if isinstance(each, Tensor) and not each.is_inference():
-                    local.versions.setdefault(id(each), (each, each._version))
-        result = None if self._has_run else self._first(inputs)
+                    local.told.versions.setdefault(id(each), (each, each._version))
+        result = None if self.has_run else self._first(inputs)
         if local.is_raw:
-            return self._graph(*inputs) if result is None else result
+            return found.graph.forward(*inputs) if result is None else result
         if self.piece is None:
-            self.piece = self._make_piece(self._found)
+            self.piece = self.make_piece(found)
         if result is None:
             return self.piece(inputs)
         self.piece.note_run(inputs)
@@ -475,14 +455,14 @@ class TracedGraph:
 
     def _first(self, inputs: Sequence[object]) -> tuple[object, ...]:
         """Run it, and find out whether it does something that no graph can, and what its results share."""
-        self._has_run, found = True, self._found
+        self.has_run, found = True, self.found
         homes = homes_of(inputs, found.outside)
         tensors = [t for t in inputs if isinstance(t, Tensor)]
         host = [t for t in tensors if not t.is_cuda and not t.is_inference()]
         versions, layouts = [t._version for t in host], [tensor_key(t) for t in tensors]
-        with contextlib.nullcontext() if found.has_run else _Draws() as draws:
-            results: tuple[object, ...] = self._graph(*inputs)
-        found.has_run = True
+        before = torch.get_rng_state()
+        results: tuple[object, ...] = found.graph.forward(*inputs)
+        has_drawn = not torch.equal(before, torch.get_rng_state()) and may_draw_on_host(found.graph)
         # A result that lies in an input must be a view of the caller's own tensor: that input is not bound.
         shared = homes_in_use(homes, results)
         found.outside = [i for i in found.outside if i not in shared]
@@ -491,7 +471,7 @@ class TracedGraph:
         has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         made = [t for t in results if isinstance(t, Tensor) and t.requires_grad]
         found.has_gradients, begins = bool(made), any(t.grad_fn is not None for t in made)
-        if draws is not None and draws.of_host:
+        if has_drawn:
             found.effect = "it draws random numbers on the host"
         elif versions != [t._version for t in host]:
             found.effect = "it writes to a tensor on the host"
@@ -521,37 +501,6 @@ def _homes(value: object) -> list[int]:
     if isinstance(value, Tensor) and value.is_cuda and has_layout(value) and value.numel():
         return [value.untyped_storage().data_ptr()]
     return []
-
-
-class _Draws(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
-    """Watches a run; afterwards ``of_host`` means that it drew the host's random numbers.
-
-    torch tags operations that may draw: a run without any draws nothing, whatever other threads draw meanwhile.
-    """
-
-    supports_higher_order_operators = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._may_draw = self.of_host = False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True  # otherwise compiled code would run, and stay, eager
-
-    def __enter__(self) -> _Draws:
-        self._host = torch.get_rng_state()
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self.of_host = self._may_draw and not torch.equal(self._host, torch.get_rng_state())
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        is_torchs = getattr(func, "namespace", "") in ("aten", "prims", "prim")
-        self._may_draw |= not is_torchs or torch.Tag.nondeterministic_seeded in func.tags
-        return func(*args, **(kwargs or {}))
 
 
 class Promised:

@@ -33,6 +33,7 @@ class When(StrEnum):
     CROSSES_DEVICE = "host and device tensors meet, unless pinned and non-blocking"
     HOST_OR_MASK_INDEX = "an index is a mask or lives on the host"
     NO_OUTPUT_SIZE = "output_size is not given"
+    NO_RANGE = "no range is given: min and max are equal"
     DIFFERENT_TENSORS = "the operands are not the same tensor"
     FOREIGN_GENERATOR = "the generator is not registered with the graph"
     TENSOR_STD = "the standard deviation is a tensor"

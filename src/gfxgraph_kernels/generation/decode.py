@@ -5,9 +5,11 @@ Idea: everything a step touches has a fixed address, and a step is two launches:
 and computes scores, *choose* picks the next token from them. They are separate because programs often change their
 sampling settings and never the model: a new temperature costs a capture of ten nodes.
 
-The prompt is read eagerly. The first time, each part of a step runs eagerly, too, as a real step, so that no token
-waits for a capture; the second time it is captured, which computes nothing, and replayed. The host waits for the
-device only to learn whether all rows are finished: for one group of steps while the next group is already queued.
+The prompt is a third graph, of its exact length, for at another one torch may choose other kernels. With our own
+kernels, whose numbers are only near, it is a bucket's: padded behind with its last token, which no token before it
+sees; one padded prompt is compared with an exact one. Each part runs eagerly the first time, as a real step, so that
+no token waits for a capture; the second time it is captured, which computes nothing, and replayed. The host waits for
+the device only to learn whether all rows are finished: for one group of steps while the next group is already queued.
 What was computed past the end is cut off, and the random generator is set back accordingly.
 
 Invariants:
@@ -18,11 +20,12 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -36,9 +39,19 @@ from gfxgraph.callables.graphed import Graphed
 from gfxgraph_kernels.generation.cache import CACHE, CachePosition, FixedCache
 from gfxgraph_kernels.generation.choice import TokenChoice
 from gfxgraph_kernels.generation.loop import Loop, Request
+from gfxgraph_kernels.model_parts import are_near
+
+if TYPE_CHECKING:
+    from gfxgraph_kernels.modules import Applied
 
 MAX_CHOICES = 16
 """Most captured ways of choosing that a decoder keeps."""
+MAX_PROMPTS = 16
+"""Most lengths of prompts with a graph; others are read eagerly."""
+MOST_PROMPT_TOKENS = 4096
+"""Of all rows; a larger prompt keeps the device busy for longer than its launches take."""
+GRANULE = 16
+"""Smallest bucket of a prompt, in tokens; there are four to eight an octave."""
 _OURS = frozenset({"attention_mask", "position_ids", CACHE})
 
 
@@ -51,27 +64,37 @@ class Decoder:
         batch: rows.
         cache_len: tokens that the cache holds; one less than a result may have.
         counts: the model's calls, tokens and waits.
-        is_choosing: whether `gfxgraph.kernels` choose the tokens.
+        applied: the kernels in the model's modules; None if there are none.
     """
 
     def __init__(
-        self, model: Any, place: Arena, batch: int, cache_len: int, counts: Counter[str], *, is_choosing: bool = False
+        self, model: Any, place: Arena, batch: int, cache_len: int, counts: Counter[str], applied: Applied | None
     ) -> None:
         self._model = weakref.ref(model)
         self.arena = place
         self.batch, self.capacity = batch, cache_len + 1
-        self.is_choosing = is_choosing
+        self.is_choosing = applied is not None and applied.is_choosing
+        self.is_padding = bool(applied is not None and applied.swapped)
+        """Whether prompts are padded to buckets."""
+        self.was_compared = False
+        """Whether a padded prompt has been compared."""
         device = model.device
         config = model.config.get_text_config(decoder=True)
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self.position = zeros(1)
+        self.counters = zeros(1 + batch)
+        """Both kinds of positions, so that one launch moves them on."""
+        self.position, self.position_ids = self.counters[:1], self.counters[1:, None]
         self.cache = FixedCache(config, cache_len, CachePosition(self.position))
-        self.token, self.position_ids = zeros(batch, 1), zeros(batch, 1)
+        self.token = zeros(batch, 1)
         self.history = zeros(batch, self.capacity)
+        self.positions = zeros(batch, self.capacity)
+        """Of the prompt's tokens."""
         self.mask = zeros(batch, self.capacity, dtype=torch.bool)
+        self.masks: Tensor | dict[str, Tensor] | None = None
+        """Masks of a step, in which each token makes its slot visible; None if they are made anew in each step."""
         self.ignored, self.unfinished = zeros(batch), zeros(batch)
         self.alive = zeros(self.capacity)
         """By token index: 0 if all rows were finished with that token."""
@@ -80,6 +103,8 @@ class Decoder:
         self.in_window = torch.arange(self.cache.window, device=device) - (self.cache.window - 1)
         self.alive_seen = torch.zeros(self.capacity, dtype=torch.int64, pin_memory=True)
         self.tokens_seen = torch.zeros(self.capacity, batch, dtype=torch.int64, pin_memory=True)
+        self.prompts: dict[tuple[int, bool], Graphed] = {}
+        """By size, and whether there is a mask."""
         self.forwards: dict[bool, Graphed] = {}
         self.choices: OrderedDict[Any, Graphed] = OrderedDict()
         self.extras: dict[str, Any] = {}
@@ -92,25 +117,56 @@ class Decoder:
         """The model; kept alive by the caller of its generate."""
         return self._model()
 
-    # -- the two parts of a step --------------------------------------------------------------------
+    # -- the parts that are graphs ------------------------------------------------------------------
+
+    def read(self, size: int, has_mask: bool, is_padded: bool) -> None:
+        """Fill the cache from ``size`` tokens; compute the scores of the next one, and the masks of a step.
+
+        Args:
+            is_padded: the prompt may end before, at ``self.position``.
+        """
+        self.cache.reset()
+        given = {**self.extras, CACHE: self.cache, "attention_mask": self.mask[:, :size] if has_mask else None}
+        if self.has_positions:
+            given["position_ids"] = self.positions[:, :size]
+        if is_padded and "logits_to_keep" in given:
+            given["logits_to_keep"] = self.position - 1
+        inputs = self.model.prepare_inputs_for_generation(
+            self.history[:, :size], next_sequence_length=size, is_first_iteration=True, **given
+        )
+        scores = self.model(**inputs, return_dict=True).logits
+        if is_padded:
+            scores = scores if scores.shape[1] == 1 else scores.index_select(1, self.position - 1)
+            unread = (torch.arange(size, device=scores.device) >= self.position)[:, None]
+            for held in self.cache.held:
+                held[:, :, :size].masked_fill_(unread, 0)
+        scores = scores[:, -1]
+        if self.logits.shape != scores.shape:
+            self.logits = torch.empty_like(scores, dtype=torch.float32, memory_format=torch.contiguous_format)
+        self.logits.copy_(scores)
+        if not self.cache.window and not hasattr(self.model, "create_masks_for_generate"):
+            with self.cache.place.decoding():
+                made = to_add(self)
+            if self.masks is None:
+                self.masks = torch_names.tree_map_only(Tensor, torch.clone, made)
+            for mask, new in zip(_each(self.masks), _each(made)):
+                mask.copy_(new)
 
     def forward(self) -> None:
         """Read the token; compute the scores of the next one."""
-        self.cache.place.is_decoding = True
-        try:
-            masks = to_add(self)
+        with self.cache.place.decoding():
+            for mask in _each(self.masks):
+                mask.index_fill_(-1, self.position, mask.dtype is torch.bool)  # 0 is added to what is seen
+            masks = to_add(self) if self.masks is None else self.masks
             inputs = {**self.extras, "input_ids": self.token, CACHE: self.cache, "attention_mask": masks}
             if self.has_positions:
                 inputs["position_ids"] = self.position_ids
             scores = self.model(**inputs, return_dict=True).logits
-        finally:
-            self.cache.place.is_decoding = False
+        self.counters.add_(1)
         self.logits.copy_(scores[:, -1])
 
     def choose(self, choice: TokenChoice, scores: Tensor) -> None:
         """Pick the next token and store it everywhere."""
-        self.position.add_(1)
-        self.position_ids.add_(1)
         if self.is_choosing:
             tokens = kernels.sample(scores) if choice.do_sample else kernels.greedy(scores)
         elif choice.do_sample:
@@ -150,36 +206,64 @@ class Decoder:
         return self.history[:, :length].clone()
 
     def read_prompt(self, request: Request) -> None:
-        """Fill the cache from the prompt, compute the scores of the first token, and initialize the other buffers."""
+        """Initialize the buffers, fill the cache from the prompt and compute the scores of the first token."""
         ids, kwargs = request.input_ids, request.model_kwargs
         n_prompt = ids.shape[1]
-        self.cache.reset()
-        inputs = self.model.prepare_inputs_for_generation(
-            ids, next_sequence_length=n_prompt, is_first_iteration=True, **kwargs | {CACHE: self.cache}
-        )
-        scores = self.model(**inputs, return_dict=True).logits[:, -1]
-        if self.logits.shape != scores.shape:
-            self.logits = torch.empty_like(scores, dtype=torch.float32, memory_format=torch.contiguous_format)
-        self.logits.copy_(scores)
-        self.cache.place.n_cached = n_prompt
+        mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
+        extras = {name: value for name, value in kwargs.items() if name not in _OURS}
+        has_positions = positions is not None
+        if (extras, has_positions) != (self.extras, self.has_positions):
+            self.forwards.clear()
+            self.prompts.clear()
+            self.extras, self.has_positions = extras, has_positions
         # Filled with the prompt's last token: what a processor must ignore is at the prompt's beginning.
         self.history.copy_(ids[:, -1:].expand_as(self.history))
         self.history[:, :n_prompt] = ids
+        has_mask = mask is not None and not bool(mask.all())
         self.mask.fill_(True)
-        if kwargs.get("attention_mask") is not None:
-            self.mask[:, :n_prompt] = kwargs["attention_mask"]
+        if has_mask:
+            self.mask[:, :n_prompt] = mask
         if request.choice.ignored is not None:
             self.ignored.copy_(request.choice.ignored)
-        self.position.fill_(n_prompt - 1)
+        self.position.fill_(n_prompt)
         self.unfinished.fill_(1)
-        given = kwargs.get("position_ids")
-        if given is not None:
-            self.position_ids.copy_(given[:, -1:].expand_as(self.position_ids))
-        extras = {name: value for name, value in kwargs.items() if name not in _OURS}
-        has_positions = given is not None
-        if (extras, has_positions) != (self.extras, self.has_positions):
-            self.forwards.clear()
-            self.extras, self.has_positions = extras, has_positions
+        if positions is not None:
+            self.positions.copy_(positions[:, -1:].expand_as(self.positions))
+            self.positions[:, :n_prompt] = positions
+            self.position_ids.copy_((positions[:, -1:] + 1).expand_as(self.position_ids))
+        self._read(n_prompt, has_mask)
+        self.cache.place.n_cached = n_prompt
+
+    def _read(self, n_prompt: int, has_mask: bool) -> None:
+        """Read the prompt, as a graph if its length has one or gets one."""
+        granule = max(GRANULE, 1 << max(0, n_prompt.bit_length() - 3))
+        size = min(-(-n_prompt // granule) * granule, self.cache.window or self.capacity, self.capacity - 1)
+        is_padded = self.is_padding and size >= n_prompt
+        size = size if is_padded else n_prompt
+        part = self.prompts.get((size, has_mask))
+        if part is None and len(self.prompts) < MAX_PROMPTS and self.batch * size <= MOST_PROMPT_TOKENS:
+            part = self.prompts[size, has_mask] = self._part(
+                functools.partial(self.read, size, has_mask, is_padded),
+                f"{type(self.model).__name__}, a prompt of {self.batch} rows",
+            )
+        if part is None:
+            self.counts["eager_prompts"] += 1
+            self.read(n_prompt, has_mask, False)
+            return
+        if size == n_prompt or self.was_compared:
+            part()
+            return
+        self.was_compared = True
+        self.read(n_prompt, has_mask, False)
+        wanted = self.logits.to(self.model.dtype, copy=True)
+        part()
+        if not are_near(self.logits.to(self.model.dtype), wanted):
+            self.is_padding = False
+            self.prompts.clear()
+            self.arena.state.report(
+                "fallback", "padding changes a prompt: it is read at its length", type(self.model).__name__
+            )
+            self.read(n_prompt, has_mask, False)
 
     def _step_forward(self) -> None:
         is_full = self.cache.place.is_full = self.cache.full_windows
@@ -221,17 +305,23 @@ class Decoder:
 
     def report(self) -> dict[str, Any]:
         """Sizes, what is captured, and why the rest is not."""
-        parts = [*self.forwards.values(), *self.choices.values()]
-        held = [t for layer in self.cache.layers if layer.is_initialized for t in (layer.keys, layer.values)]
+        parts = [*self.prompts.values(), *self.forwards.values(), *self.choices.values()]
         return {
             "batch": self.batch,
             "cache_len": self.capacity - 1,
-            "cache_bytes": sum(tensor.numel() * tensor.element_size() for tensor in held),
+            "cache_bytes": sum(tensor.numel() * tensor.element_size() for tensor in self.cache.held),
+            "prompts": sum(bool(part.graphs) for part in self.prompts.values()),
             "forwards": sum(bool(part.graphs) for part in self.forwards.values()),
             "nodes": [sum(map(_n_nodes, part.graphs)) for part in self.forwards.values()],
             "choices": sum(bool(part.graphs) for part in self.choices.values()),
             "why_eager": sorted({part.why_eager for part in parts if part.why_eager}),
         }
+
+
+def _each(masks: object) -> list[Tensor]:
+    """The tensors of masks: one, or one for each kind of layer."""
+    found = masks.values() if isinstance(masks, dict) else [masks]
+    return [mask for mask in found if isinstance(mask, Tensor)]
 
 
 def _n_nodes(graph: Any) -> int:

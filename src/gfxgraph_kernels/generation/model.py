@@ -39,7 +39,7 @@ class Accelerated:
         self.captured: tuple[Any, ...] = ()
         """The same at the capture of the first of the present graphs."""
         self.left_alone: dict[str, int] = {}
-        self.counts = Counter(dict.fromkeys(("calls", "tokens", "tokens_past_end", "waits"), 0))
+        self.counts = Counter(dict.fromkeys(("calls", "tokens", "tokens_past_end", "waits", "eager_prompts"), 0))
         """What the decoders have done; ``waits`` of the host for the device."""
         self.kernels: Any = None
         """The result of `gfxgraph.kernels.apply`."""
@@ -123,10 +123,6 @@ class Accelerated:
             self.kernels.undo()
             self.kernels = None
 
-    @property
-    def _is_choosing(self) -> bool:
-        return self.kernels is not None and self.kernels.is_choosing
-
     def _note_outside(self, names: tuple[str, ...]) -> None:
         self.arena.state.report(
             "eager_step", f"tokens are chosen between graphs: {', '.join(names)}", type(self.model).__name__
@@ -156,9 +152,7 @@ class Accelerated:
         if found is None:
             while len(self.decoders) >= MAX_DECODERS:
                 self._drop(next(iter(self.decoders)))
-            found = self.decoders[key] = Decoder(
-                model, self.arena, batch, cache_len, self.counts, is_choosing=self._is_choosing
-            )
+            found = self.decoders[key] = Decoder(model, self.arena, batch, cache_len, self.counts, self.kernels)
         self.decoders.move_to_end(key)
         return found
 

@@ -24,7 +24,7 @@ from gfxgraph.callables.buffers import Buffers
 from gfxgraph.callables.captured import Options
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.pieces.graph_numbers import make_piece
-from gfxgraph.callables.trace.dynamo import shield
+from gfxgraph.callables.trace.corrections import shield
 from gfxgraph.errors import ReplayError
 from gfxgraph.process import calls
 

@@ -39,7 +39,7 @@ from gfxgraph.callables.fast_path import GuardWriter
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.pieces.graph_numbers import make_piece
 from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten, never, understand
-from gfxgraph.callables.trace.dynamo import shield
+from gfxgraph.callables.trace.corrections import shield
 from gfxgraph.capture.replay.graph_tensors import Layout, size_of
 from gfxgraph.errors import CaptureError
 

@@ -225,7 +225,7 @@ class Judge:
         world = self._front.find(args, kwargs)
         if world is None:
             self._n_unknown += 1
-            why = self._front.why_no_more()
+            why = self._front.why_no_more(args, kwargs)
             raise PaddingRefusal(why or UNKNOWN, is_final=bool(why) or self._n_unknown >= MOST_UNKNOWN)
         if world.why_pieces and not world.why_pieces == call.world.why_pieces == NEEDS_GRADIENTS:
             raise PaddingRefusal(IN_PIECES + world.why_pieces)
@@ -310,7 +310,7 @@ class Judge:
         run, inputs, names = alone, fakes, list(range(len(fakes)))
         if self._front is not None:
             assert world is not None
-            given = {**world._names, "L": self._front._given(*_with_tensors(call, fakes))}
+            given = {**world.names, "L": self._front._given(*_with_tensors(call, fakes))}
             run, nodes = world.found.graph, world.found.graph.graph.find_nodes(op="placeholder")
             names = world.found.sources
             inputs = [eval(name, given) if name else _hint(node) for name, node in zip(names, nodes)]

@@ -49,7 +49,7 @@ from gfxgraph.callables.padding.rules import (
     rule_of,
     view,
 )
-from gfxgraph.callables.trace.dynamo import Waiting
+from gfxgraph.callables.trace.corrections import Waiting
 
 
 class PaddingRefusal(Exception):

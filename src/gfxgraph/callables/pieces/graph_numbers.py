@@ -27,7 +27,7 @@ from torch import Tensor, fx
 from gfxgraph.callables.pieces.device_numbers import Form, OnDevice, Range
 from gfxgraph.callables.pieces.region import Piece, Region
 from gfxgraph.callables.trace.dynamo import local
-from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
+from gfxgraph.callables.trace.in_dynamo import RESTLESS_NUMBER, Found
 
 MOST_VALUES = 6
 """Values of a number that operations take as captures of their own; with more it is restless."""

@@ -33,7 +33,7 @@ from gfxgraph import torch_names
 from gfxgraph.callables.captured import CapturedCallable, Options
 from gfxgraph.callables.graphed import MOST_HOST_VALUES, Graphed
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key
-from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, Found
+from gfxgraph.callables.trace.in_dynamo import RESTLESS_NUMBER, Found
 from gfxgraph.callables.training.gradients import Gradients
 from gfxgraph.callables.worlds import homes_in_use, homes_of
 from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, tensor_at

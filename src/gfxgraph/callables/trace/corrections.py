@@ -25,18 +25,25 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 import itertools
+import logging
+import signal
 import sys
+import threading
 import types
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from types import FrameType
+from typing import Any, Self
 
 import torch
 
 from gfxgraph import torch_names
 from gfxgraph.callables.trace.guard_walk import reads_state
-from gfxgraph.callables.trace.trace_result import name_of
+from gfxgraph.callables.trace.in_dynamo import CHANGED, MAX_TRACES, Traced, name_of, said
 from gfxgraph.watching.watch import PACKAGES
 
 Func = Callable[..., Any]
@@ -45,12 +52,185 @@ Tracker = Any
 StandIn = tuple[object, Any, Callable[[Any], object]]
 """Owner, attribute name, and a function that makes the replacement from the original."""
 Seen = dict[str, set[int]]
-"""By source, of what is outside: how long a list was, which number a global one was."""
+"""As `Traced.seen`."""
 MOST_LENGTHS = 3
 """Lengths at which a list from outside is met by traces; with more it is left to Python."""
 MOST_CONSTANTS = 2
 """Values of a global number that are constants of a trace each."""
+MOST_STATIC_TRACES = 4
+"""Traces with symbolic sizes in which the ints of modules are taken as constants."""
+_RESUMED = "torch_dynamo_resume_in"
+"""Prefix of the code that Dynamo makes for what follows a graph break. Each iteration of a loop is one more trace of
+it.
+"""
+_CONFIG = {
+    "skip_nnmodule_hook_guards": False,
+    "allow_unspec_int_on_nn_module": True,
+    "suppress_errors": True,  # code at which Dynamo itself fails runs as Python
+    "inline_torch_dispatch_torch_compile": False,  # our modes may watch; others' make the call eager
+    "skip_guards_on_constant_func_defaults": False,  # before 2.13 a list is such a constant, too
+    "skip_no_tensor_aliasing_guards_on_parameters": False,
+    "allow_empty_graphs": True,  # a function that does nothing needs guards, too
+    "use_numpy_random_stream": True,  # NumPy's random numbers must not become torch's
+    "rewrite_assert_with_torch_assert": False,  # else a failed assert would raise another class, on the device
+    "optimize_ddp": False,  # it splits at a DDP's buckets; one graph each way is faster than their overlap (0357)
+    "allow_rnn": True,  # the FX graph holds torch's own operation, and runs as it is
+    "recompile_limit": 64,
+    "accumulated_recompile_limit": 1024,
+}
 
+
+# -- a frame, under our settings ---------------------------------------------------------------------------------
+
+
+class Configured:
+    """Dynamo's callback under our settings; it may be called to trace again in any later call."""
+
+    def __init__(self, callback: Any, owner: Traced) -> None:
+        self._callback = callback
+        self._owner = weakref.ref(owner)
+        # Dynamo follows these attributes to the backend, to tell its cache entries apart.
+        self._torchdynamo_orig_backend = callback
+        self._torchdynamo_orig_callable = callback
+
+    def __call__(self, frame: Any, *more: Any) -> Any:
+        front = self._owner()
+        if front is None or torch_names.trace_rules.check(frame.f_code):
+            return self._callback(frame, *more)  # left to Python at once: what Dynamo's own code calls, say
+        try:
+            return self._trace(front, frame, *more)
+        except CHANGED as error:  # Dynamo itself leaves out few; the frame runs as Python
+            front.note_left(said(f"{type(error).__name__}: {error}"))
+            return torch_names.ConvertFrameReturn()
+
+    def _trace(self, front: Traced, frame: Any, *more: Any) -> Any:
+        known, errors, n_before = torch_names.dynamo_config, list[Exception](), len(front.graphs)
+        wanted = {**_CONFIG, **(_for_symbols(front) if front.is_dynamic else {})}
+        wanted["trace_autograd_ops"] = front.traces_gradients  # torch 2.11 and later
+        if frame.f_code.co_name.startswith(_RESUMED):
+            wanted["recompile_limit"] = MAX_TRACES
+        # Other threads' compilations have Dynamo's own rules: they wait here, as they would inside.
+        with torch_names.compile_lock, ExitStack() as uncollected:
+            leave_uncollected(uncollected)
+            with Waiting(), ExitStack() as changes, warnings.catch_warnings():
+                _quieten(changes)
+                for each in shielded:
+                    put(changes, each, "_torchdynamo_disable", False)
+                for name, value in wanted.items():
+                    if hasattr(known, name):
+                        put(changes, known, name, value)
+                correct(changes, errors, front.seen, front.remarks)
+                made = self._callback(frame, *more)
+                _keep_external()
+            front.is_too_deep |= bool(errors) and isinstance(errors[-1], RecursionError)
+            reason = getattr(made, "skip_reason", None)
+            if reason:
+                front.note_left(said(str(errors[-1])) if errors else reason)
+            front.note_frame(frame, getattr(made, "guarded_code", None), n_before)
+        return made
+
+
+_external: dict[int, Any] = {}
+
+
+def _keep_external() -> None:
+    """Keep the streams and events that a trace met.
+
+    Dynamo refers to them weakly. Once one was gone, the next trace ended in a segmentation fault (torch 2.11, CUDA).
+    """
+    for ref in (torch_names.index_to_external_object_weakref or {}).values():
+        _external[id(ref())] = ref()
+
+
+def _for_symbols(front: Traced) -> dict[str, Any]:
+    """Additional settings for the next trace with symbolic sizes.
+
+    Dynamo would also make symbols of a module's ints: a switch becomes a SymBool, which no operation accepts. So
+    they stay numbers, unless they differ from trace to trace (a counter). Floats (an eps, a dropout's p) would become
+    tensors that are read back.
+    """
+    is_restless = front.n_traces > MOST_STATIC_TRACES
+    return {"specialize_float": True, "allow_unspec_int_on_nn_module": is_restless}
+
+
+def leave_uncollected(changes: ExitStack) -> None:
+    """Turn Python's garbage collector off: what a trace makes stays alive, and scanning it repeatedly takes 6 %."""
+    if gc.isenabled():
+        changes.callback(gc.enable)
+        gc.disable()
+
+
+def _quieten(changes: ExitStack) -> None:
+    """Silence Dynamo's advice on graph breaks: they are acceptable here, and ``explain()`` reports them."""
+    warnings.filterwarnings("ignore", module=r"torch\._dynamo")
+    log = logging.getLogger(torch_names.DYNAMO)
+    changes.callback(log.setLevel, log.level)
+    log.setLevel(max(log.level, logging.ERROR))
+
+
+shielded: list[Any] = []
+"""Functions that are graph breaks in code compiled by others, and are traced here."""
+
+
+def shield(method: Any, *, from_us: bool = False) -> None:
+    """Make Dynamo call the method instead of tracing into it: a graphed call in compiled code is a graph break.
+
+    Done by marking its code, as for the recorder: torch's own wrapper would cost each call more than a replay's
+    frame.
+    Traces of ours include it, unless it is shielded from us, too.
+    """
+    if not from_us:
+        shielded.append(method)
+    method._torchdynamo_disable = True
+    torch_names.have_dynamo("SKIP", method.__code__)
+
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+class Waiting:
+    """A block at whose end the signals that came meanwhile are handled, where they are: in the main thread.
+
+    Python runs a signal's handler between any two of its instructions. Dynamo's own blocks stay half left then, and
+    where C++ that may not throw has called Python, the process aborts (torch 2.13). So Python's handlers are
+    put aside and what has come is raised anew at the end; SIGINT is the first to be put aside and the last to be put
+    back. A second signal of the same kind does not wait: a trace takes seconds, and somebody means it.
+
+    Source: tests/property/faults_mixed.py.
+    """
+
+    def __init__(self) -> None:
+        self._came: set[int] = set()
+        self._handlers = ExitStack()
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in sorted(signal.valid_signals(), key=lambda number: number != signal.SIGINT):
+                handler = signal.getsignal(number)
+                if callable(handler) and not isinstance(handler, signal.Handlers):
+                    held = functools.partial(self._hold, handler)
+                    self._handlers.callback(_exchange, number, held, handler)
+                    signal.signal(number, held)
+        return self
+
+    def _hold(self, handler: Handler, number: int, frame: FrameType | None) -> None:
+        if number in self._came:
+            handler(number, frame)
+        self._came.add(number)
+
+    def __exit__(self, *_: object) -> None:
+        self._handlers.close()
+        while self._came:
+            signal.raise_signal(self._came.pop())
+
+
+def _exchange(number: int, held: object, handler: Handler) -> None:
+    """Put the handler back, unless somebody else has set one."""
+    if signal.getsignal(number) is held:
+        signal.signal(number, handler)
+
+
+# -- corrections ------------------------------------------------------------------------------------------------
 
 _handlers: dict[object, object] = {}
 """Our replacements for Dynamo's cached handlers of builtin calls, which keep the rule that they were made with."""
@@ -135,7 +315,18 @@ def _left_to_python(seen: Seen) -> Iterator[StandIn]:
     yield *torch_names.place("call_function"), _calling_kept
     if torch_names.supported_types is not None:
         yield *torch_names.place("supported_types"), lambda own: ()
+        yield *torch_names.place("_wrap_lazy_constant"), _wrapping_at_once
     yield *torch_names.place("maybe_has_backedge"), _breaking_in_loops
+
+
+def _wrapping_at_once(wrap: Func) -> Func:
+    """A constant that Dynamo reads at once, as a keyword of a ``partial``, is guarded at once."""
+
+    def wrap_lazy_constant(self: Tracker, *args: Any) -> Tracker:
+        self.allow_lazy_constant = False
+        return wrap(self, *args)
+
+    return wrap_lazy_constant
 
 
 def _breaking_in_loops(asked: Func) -> Func:

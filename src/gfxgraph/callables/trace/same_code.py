@@ -18,14 +18,18 @@ import dataclasses
 import types
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gfxgraph.callables.trace.guard_walk import children, compiled
-from gfxgraph.callables.trace.trace_result import Found
+from gfxgraph.callables.trace.in_dynamo import CHANGED, Found, FrameTrace
 from gfxgraph.core.locks import new_lock
+
+if TYPE_CHECKING:
+    from gfxgraph.callables.trace.world import World
 
 MOST_CODES = 64
 """Functions and classes whose traces are kept; the least recently used are dropped first."""
@@ -41,10 +45,9 @@ _LASTING = (*_CONSTANTS, type, types.CodeType, types.EllipsisType, torch.dtype, 
 class SharedTrace:
     """One trace: Dynamo's guards and code, with the globals of both."""
 
-    guards: Any
-    names: dict[str, object]
-    code: types.CodeType
-    found: Found
+    frame: FrameTrace
+    graph: str
+    """The global by which the code calls its FX graph."""
     remarks: frozenset[str]
     kind: object
     """What Dynamo does not guard of the call's arguments."""
@@ -55,10 +58,11 @@ class SharedTrace:
     def serves(self, kind: object, given: dict[str, object]) -> bool:
         """Whether Dynamo's code may run such a call, as far as its guards tell."""
         is_alive = all(type(each) is not weakref.ref or each() is not None for each in self.alive)
-        return is_alive and alike(self.kind, kind) and bool(self.guards.check(given))
+        return is_alive and alike(self.kind, kind) and bool(self.frame.guards.check(given))
 
 
-_traces: OrderedDict[Hashable, list[SharedTrace]] = OrderedDict()
+traces: OrderedDict[Hashable, list[SharedTrace]] = OrderedDict()
+"""By code."""
 _lock = new_lock()
 
 
@@ -67,27 +71,42 @@ def key_of(fn: object, is_dynamic: bool) -> Hashable:
     return id(getattr(getattr(fn, "__func__", fn), "__code__", None)), type(getattr(fn, "__self__", fn)), is_dynamic
 
 
-def known(key: Hashable) -> list[SharedTrace]:
-    """Traces of that code, the last first."""
-    return _traces.get(key, [])[::-1]
+def taken(
+    key: Hashable, given: dict[str, object], kind: object, world_of: Callable[[FrameTrace], World]
+) -> tuple[SharedTrace, World] | None:
+    """The trace of that code, the last first, whose world such a call is in, and that."""
+    for trace in reversed(traces.get(key, ())):
+        if trace.serves(kind, given):
+            with suppress(*CHANGED):  # it lacks something that the trace read
+                world = world_of(trace.frame)
+                if same_facts(trace.facts, world.facts()) and not world.why_eager and not world.why_pieces:
+                    return trace, world
+    return None
 
 
-def keep(key: Hashable, trace: SharedTrace) -> None:
-    """Have other instances take it."""
+def offer(key: Hashable, world: World, given: dict[str, object], kind: object, remarks: frozenset[str]) -> None:
+    """Have other instances take the trace of a world, if it holds nothing of this one alone."""
+    frame = world.frame
+    alive = compared_by_address(frame.guards.root, {**world.names, "L": given})
+    graph = _name_of_graph(world.found, frame.code, frame.names) if alive is not None else ""
+    if alive is None or not graph:
+        return
+    kept = dataclasses.replace(frame, found=[dataclasses.replace(world.found)])
+    trace = SharedTrace(kept, graph, remarks, kind, world.facts(), alive)
     with _lock:
-        if not _traces:
-            atexit.register(_traces.clear)  # while torch still has what it needs to let go of them
-        _traces[key] = [*_traces.pop(key, []), trace][-MOST_TRACES:]
-        while len(_traces) > MOST_CODES:
-            _traces.popitem(last=False)
+        if not traces:
+            atexit.register(traces.clear)  # while torch still has what it needs to let go of them
+        traces[key] = [*traces.pop(key, []), trace][-MOST_TRACES:]
+        while len(traces) > MOST_CODES:
+            traces.popitem(last=False)
 
 
 def forget(key: Hashable) -> None:
     """Drop the traces of that code."""
-    _traces.pop(key, None)
+    traces.pop(key, None)
 
 
-def name_of_graph(found: Found, code: types.CodeType, names: Mapping[str, Any]) -> str:
+def _name_of_graph(found: Found, code: types.CodeType, names: Mapping[str, Any]) -> str:
     """The global by which Dynamo's code calls its FX graph; "" if either may hold an object of that instance."""
     for part in (each for each in found.graph.modules() if isinstance(each, torch.fx.GraphModule)):
         for node in part.graph.nodes:

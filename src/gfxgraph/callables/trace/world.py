@@ -33,15 +33,15 @@ import torch
 from torch import Tensor, nn
 
 from gfxgraph.callables.trace.guard_walk import GuardWalk, compiled
+from gfxgraph.callables.trace.in_dynamo import RESTLESS_NUMBER, ROOT, Found, FrameTrace, asks_by_name, catches
 from gfxgraph.callables.trace.same_code import weakly
-from gfxgraph.callables.trace.trace_result import RESTLESS_NUMBER, asks_by_name, catches
 from gfxgraph.config import LOOKS_UP_VARIABLES, environment
 from gfxgraph.watching.watch import PACKAGES, Unwatchable, is_other_zero, is_packages, same_tensors
 
-ROOT = "<graphed>"
-"""The file of the frames in which Dynamo meets the functions."""
 MAX_REBOUND = 4
 """So often may something that is read from outside be another one; past that it is an input of the graphs' pieces."""
+MOST_NUMBERS = 2
+"""Numbers among the arguments of one world that have graphs of their own; with more, calls run in pieces."""
 MOST_SMALL = 16
 """Host tensors up to this size are compared by value; a trace that read a larger one is checked in full."""
 MOST_LOOKED_AT = 1000
@@ -74,20 +74,22 @@ class Granted:
         """The process's environment and a copy, if a variable was looked up: Dynamo does not guard missing ones."""
         self.why_eager = ""
         """Something that was read without a guard, and cannot be watched either."""
+        self._walked: tuple[dict[int, str], set[type], set[types.FunctionType]] = {}, set(), set()
+        """By identity of what was read, its source; the classes and functions among that."""
 
-    def note(
-        self, guards: Any, scope: Mapping[str, Any], code: frozenset[Any], replaced: Iterable[tuple[str, Any]]
-    ) -> None:
-        """Add a traced frame; ``replaced`` as in ``Found``."""
-        names = {**guards.closure_vars, **scope}
+    def note(self, frame: FrameTrace, code: types.CodeType, given: Mapping[str, Any]) -> None:
+        """Add a traced frame, of this code and with these locals."""
+        names = {**frame.guards.closure_vars, "G": frame.names, "L": given}
         watch = GuardWalk(names)
-        watch.walk_inside(guards.root)
-        self.take(watch, code, owners_of(replaced, names))
+        watch.walk_inside(frame.guards.root)
+        codes = frozenset((code, *(each for found in frame.found for each in found.code)))
+        self.take(watch, codes, owners_of((each for found in frame.found for each in found.replaced), names))
 
     def take(self, watch: GuardWalk, code: frozenset[Any], stored: frozenset[tuple[int, Any]]) -> None:
         """Record the present state of what a walk has found, but for what the code itself stores in classes: that
         Dynamo guards.
         """
+        self._walked = watch.named, watch.classes, watch.functions
         own = [each for each in code if each.co_filename != ROOT and not PACKAGES.search(each.co_filename)]
         named = {name for each in own for name in each.co_names}
         self._owned += [
@@ -121,15 +123,16 @@ class Granted:
         if LOOKS_UP_VARIABLES in code and self._environment is None:
             self._environment = environment(), dict(environment())
 
-    def facts(self, watch: GuardWalk) -> dict[object, object]:
+    def facts(self) -> dict[object, object]:
         """All of it, where objects have the names of a walk over their guards: comparable with another instance's."""
-        name: Callable[[object], object] = lambda value: watch.named.get(id(value), id(value))  # noqa: E731
-        facts: dict[object, object] = {("class", id(kind)): kind for kind in watch.classes}
-        for each in watch.functions:
-            classes = tuple(cell.cell_contents if _holds_class(cell) else None for cell in each.__closure__ or ())
-            given = each.__code__, each.__defaults__, tuple((each.__kwdefaults__ or {}).items()), classes
+        named, classes, functions = self._walked
+        name: Callable[[object], object] = lambda value: named.get(id(value), id(value))  # noqa: E731
+        facts: dict[object, object] = {("class", id(kind)): kind for kind in classes}
+        for each in functions:
+            held = tuple(cell.cell_contents if _holds_class(cell) else None for cell in each.__closure__ or ())
+            given = each.__code__, each.__defaults__, tuple((each.__kwdefaults__ or {}).items()), held
             facts["function", name(each)] = each.__globals__, weakly(given)
-        own = {id(each) for each in (*watch.functions, *_cells_of_classes(watch.functions))}
+        own = {id(each) for each in (*functions, *_cells_of_classes(functions))}
         facts |= {
             ("owned", id(owner), key): (owner, value) for owner, key, value in self._owned if id(owner) not in own
         }
@@ -216,30 +219,27 @@ class World:
     """What one trace depends on.
 
     Args:
-        guards: Dynamo's, for the frame that was traced as a whole.
-        names: the namespace of its sources: the frame's ``G`` and names from Dynamo's own sources.
+        frame: Dynamo's guards and code for the function's own frame.
+        found: its graph, if it has one and goes on after none.
         given: the frame's locals: ``args``, ``kwargs``, the function.
-        sources: of external tensors that the FX graph reads, as Dynamo writes them.
         code: of every function that the trace went through.
-        stores: attributes that each call sets to the same constant: object, name, value.
-        replaced: all that each call stores, as in ``Found``.
     """
 
     def __init__(
-        self,
-        guards: Any,
-        names: Mapping[str, Any],
-        given: Mapping[str, Any],
-        sources: Sequence[str],
-        code: Sequence[Any] = (),
-        stores: Sequence[tuple[Any, str, Any]] = (),
-        replaced: Iterable[tuple[str, Any]] = (),
+        self, frame: FrameTrace, found: Found | None, given: Mapping[str, Any], code: Iterable[types.CodeType]
     ) -> None:
-        self.guards = guards
-        self._names = dict(names)
+        self.frame, self.guards = frame, frame.guards
+        self.found: Any = found
+        self.names = {**frame.guards.closure_vars, "G": frame.names}
+        """The namespace of its sources: the frame's globals and names from Dynamo's own sources."""
         self._fn = given["fn"]
-        self._replaced = owners_of(replaced, {**names, "L": given})
-        self._sources = [(compiled(source), source) for source in sources]
+        names = {**self.names, "L": given}
+        self._replaced = owners_of(found.replaced if found is not None else (), names)
+        outside = (*found.sources, *found.returned) if found is not None else ()
+        self._sources = [(compiled(each), each) for each in outside if each and not each.startswith(_ARGUMENTS)]
+        """Of external tensors that the FX graph reads, as Dynamo writes them."""
+        self.stores = [(eval(of, names), *what) for of, *what in found.stores] if found is not None else []
+        """Attributes that each call sets to the same constant: object, name, value."""
         self.why_pieces = ""
         self.takes_gradients = False
         """Whether ``autograd.grad`` is in its graphs."""
@@ -247,8 +247,6 @@ class World:
         self.reads_inside_arguments = ""
         """An attribute of an argument that is more than a tree of tensors and constants."""
         self.token = next(_tokens)
-        self.found: Any = None
-        """What Dynamo found for it, if it is one graph (``found.Found``)."""
         self.is_one = False
         """Whether its frame is one FX graph, whatever else its code does."""
         self.run: Any = None
@@ -272,13 +270,10 @@ class World:
         """What cannot be watched; then each call takes the slow path."""
         self.asks_guards = ""
         """What the guards name and no watch is known for; then they are evaluated at each call."""
-        self.stores = list(stores)
-        self.code: frozenset[Any] = frozenset(code)
+        self.code: frozenset[types.CodeType] = frozenset(code)
         self.does_catch = any(catches(each) for each in self.code)
         """Whether the code may continue after an error."""
         self._granted = Granted()
-        self.facts: Mapping[object, object] = {}
-        """What Dynamo assumes without a guard, but for the objects' identity (same_code.py)."""
         self._find_tensors(given)
         self.rearm(given)
 
@@ -294,6 +289,14 @@ class World:
         given = {"args": args, "kwargs": kwargs, "fn": self._fn}
         return not self.asks_guards or bool(self.guards.check(given)) and not self.has_moved(given)
 
+    def is_restless(self, numbers: tuple[object, ...]) -> bool:
+        """Whether the numbers among a call's arguments are new, after many of which most did not come again."""
+        known = self.numbers
+        if len(known) >= MOST_NUMBERS and numbers not in known and 2 * sum(known.values()) < len(known):
+            return True
+        known[numbers] = numbers in known
+        return False
+
     def holds(self, given: Mapping[str, Any]) -> bool:
         """Evaluate Dynamo's guards for this call: True if the trace is valid for it, whatever has changed since."""
         return not self.is_stale() and bool(self.guards.check(dict(given)))
@@ -303,6 +306,10 @@ class World:
         for owner, name, value in self.stores:
             if getattr(owner, name, _NOTHING) is not value:
                 setattr(owner, name, value)
+
+    def facts(self) -> dict[object, object]:
+        """What Dynamo assumes without a guard, but for the objects' identity (same_code.py)."""
+        return self._granted.facts()
 
     def is_stale(self) -> bool:
         """True if a class's code or data changed since the trace: Dynamo does not check this."""
@@ -339,7 +346,7 @@ class World:
 
     def _evaluate(self, given: Mapping[str, Any]) -> list[Any] | None:
         """The FX graph's external inputs: tensors, and numbers that Dynamo made symbols of."""
-        scope = {**self._names, "L": given}
+        scope = {**self.names, "L": given}
         try:
             return [eval(code, scope) for code, _ in self._sources]
         except (AttributeError, KeyError, IndexError, NameError, TypeError):
@@ -376,7 +383,7 @@ class World:
 
     def rearm(self, given: Mapping[str, Any]) -> None:
         """Watch the present state of what was read."""
-        watch = GuardWalk({**self._names, "L": given})
+        watch = GuardWalk({**self.names, "L": given})
         try:
             watch.walk(self.guards.root)
         except Unwatchable as what:
@@ -386,7 +393,6 @@ class World:
         self.reads_inside_arguments = watch.inside
         self._granted = Granted()
         self._granted.take(watch, self.code, self._replaced)
-        self.facts = self._granted.facts(watch)
         self.why_eager = self.why_eager or self._granted.why_eager
         try:
             self._granted.have_watched(watch)
@@ -410,6 +416,7 @@ def _hooks_for_all() -> list[tuple[Any, ...]]:
 
 
 _NOTHING = object()
+_ARGUMENTS = "L['args']", "L['kwargs']"
 _tokens = itertools.count(1)
 
 

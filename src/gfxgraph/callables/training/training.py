@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -234,12 +235,17 @@ class _StepStates(States):
         return result
 
 
+_grad_of = operator.attrgetter("grad")
+
+
 @dataclass
 class _Made:
     """A gradient in the graph's memory, which the next replay overwrites, and who else refers to it."""
 
     parameter: Tensor
     grad: Tensor
+    home: Any
+    """Its memory."""
     n_names: int = 0
     """Our own references to the tensor, and our own tensors over its memory."""
     n_views: int = 0
@@ -249,7 +255,7 @@ class _Made:
     def count(self) -> tuple[int, int]:
         """References to it other than the parameter's, and tensors over its memory."""
         n_names = sys.getrefcount(self.grad) - (self.parameter.grad is self.grad)
-        return n_names, use_count(self.grad.untyped_storage()._cdata)
+        return n_names, use_count(self.home._cdata)
 
     def release(self) -> bool:
         """If the program kept the gradient, move it to memory of its own; False if that is impossible."""
@@ -276,6 +282,9 @@ class _CapturedStep(Captured):
         """Gradients of the parameters that the graph leaves unchanged, or None."""
         self.made: list[_Made] = []
         """Gradients that the graph makes."""
+        self._held: list[list[int]] = []
+        self._columns: tuple[list[Tensor], list[Tensor | None], list[Tensor], list[int]] | None = None
+        """After a replay: the parameters, their gradients, those that the graph makes, and the memory of these."""
 
     def record_over(self, inputs: Inputs, copy_results: Callable[[Any], Any] | None = None) -> Instance:
         """As of all, with the gradients that it needs and makes; a failed one changes nothing in Python."""
@@ -323,7 +332,7 @@ class _CapturedStep(Captured):
             if grad is None or grad is was.get(p) or grad.layout is not torch.strided:
                 self.kept.append((p, grad))
             else:
-                self.made.append(_Made(p, grad))
+                self.made.append(_Made(p, grad, grad.untyped_storage()))
         # A gradient that the graph neither keeps nor touches was replaced, whatever it was. Otherwise the graph
         # depends on it, even if it drops it afterwards (accumulated, used and set to None).
         touched = [span(place) for place in (*reads_of(graph), *writes_of(graph))]
@@ -337,16 +346,35 @@ class _CapturedStep(Captured):
         ]
 
     def replay(self, instance: Instance) -> None:
+        self._columns = None
         if not all([each.release() for each in self.made]):
             raise RunEagerly(_GRADIENT_KEPT)
         super().replay(instance)
         self.shared.eager.why = ""
-        for parameter, grad in (*self.kept, *((each.parameter, each.grad) for each in self.made)):
-            if parameter.grad is not grad:  # an eager step, another graph or the program replaced it
-                parameter.grad = grad
+        self._place()
+        self._held = self._holders()
 
-    def _is_trusted(self) -> bool:
-        return False  # each replay exchanges gradients
+    def _place(self) -> None:
+        """Give each parameter its gradient: an eager step, another graph or the program may have replaced it."""
+        made = [each.grad for each in self.made]
+        parameters = [*(p for p, _ in self.kept), *(each.parameter for each in self.made)]
+        grads = [*(grad for _, grad in self.kept), *made]
+        for parameter, grad in zip(parameters, grads):
+            parameter.grad = grad
+        self._columns = parameters, grads, made, [each.home._cdata for each in self.made]
+
+    def _holders(self) -> list[list[int]]:
+        """How many refer to each gradient that the graph makes, and to its memory."""
+        assert self._columns is not None
+        return [[*map(sys.getrefcount, self._columns[2])], [*map(use_count, self._columns[3])]]
+
+    def is_ready(self) -> bool:
+        """Whether every gradient is where the last replay left it, and nobody has come to hold one since."""
+        self._states._n_new, self.shared.eager.why = 0, ""
+        if self._columns is None:
+            return False
+        is_placed = all(map(operator.is_, map(_grad_of, self._columns[0]), self._columns[1]))
+        return is_placed and self._holders() == self._held
 
     def fall_back(
         self, why: str, error: BaseException | None = None, *, label: str = "", for_good: bool = True
@@ -362,7 +390,7 @@ class _CapturedStep(Captured):
 
     def evict(self, why: str) -> None:
         super().evict(why)
-        self.kept, self.made = [], []
+        self.kept, self.made, self._columns = [], [], None
 
 
 class TrainingStep(Graphed):

@@ -178,6 +178,12 @@ def no_output_size(args: object, kwargs: Any) -> bool:
     return kwargs.get("output_size") is None and always(args, kwargs)
 
 
+def no_range(args: Any, kwargs: Any) -> bool:
+    """histc(self, bins, min=0, max=0)"""
+    least, most = (kwargs.get(name, args[at] if len(args) > at else 0) for at, name in ((2, "min"), (3, "max")))
+    return bool(least == most) and always(args, kwargs)
+
+
 def tensor_std(args: Args, kwargs: Kwargs) -> bool:
     std = args[1] if len(args) > 1 else kwargs.get("std")
     return isinstance(std, Tensor) and std.is_cuda
@@ -192,6 +198,7 @@ CONDITIONS: dict[When, Callable[[Any, Any], bool]] = {
     When.CROSSES_DEVICE: crosses_device,
     When.HOST_OR_MASK_INDEX: host_or_mask_index,
     When.NO_OUTPUT_SIZE: no_output_size,
+    When.NO_RANGE: no_range,
     When.TENSOR_STD: tensor_std,
     When.DIFFERENT_TENSORS: different_tensors,
     When.FOREIGN_GENERATOR: never,  # checked through the operation's schema

@@ -27,13 +27,13 @@ from gfxgraph.capture.record.overloads import outs, written
 from gfxgraph.capture.record.user_lines import cause_of, place
 from gfxgraph.capture.replay.graph_tensors import flat, has_layout, is_wrapper
 from gfxgraph.capture.replay.program import CallStep, HostPart, HostStep, ReplayStep, SegmentStep, Step
+from gfxgraph.capture.undo import set_sync_debug_mode
 from gfxgraph.core.tape import Args, Kwargs, Place, where_of
-from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
+from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
 from gfxgraph.errors import CaptureError
 from gfxgraph.types import OnUnsafe
 
 if TYPE_CHECKING:
-    from gfxgraph.capture.record.recorder import Recorder
     from gfxgraph.capture.session import Session
 
 STOCK_TEXT = "CUDA error: operation not permitted when stream is capturing"
@@ -48,8 +48,13 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
         return _torchs_own(session, row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
     if name == "aten::_local_scalar_dense":
         return session.values.read_plain(name, func, *args)
-    if row.kind is Kind.HOST_COPY and (source := _constant_of(session, args)) is not None:
-        return _filled(session.recorder, func, source, args, kwargs)
+    if row.kind is Kind.HOST_COPY and _is_constant(session, source := flat(args)[-1]):
+        if flat(args)[0].is_cuda or source is args[0]:
+            return _copied(session, func, source, args, kwargs)
+    if row.when is When.HOST_OR_MASK_INDEX and args[0].is_cuda:
+        found = [None if index is None else _index_on_device(session, index) for index in args[1]]
+        if [*map(type, found)] == [*map(type, args[1])]:
+            return session.recorder.__torch_dispatch__(func, (), (args[0], found, *args[2:]), kwargs)
     where = place()
     writes = written(func, args, kwargs) if schema is not None else ()
     foreign: list[Any] = []
@@ -82,23 +87,51 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
 
 
 _MOST_FILLS = 16
-"""A node for each element: more of them cost more than the split."""
+"""A node for each element: more of them cost more than a copy."""
+_MOST_CONSTANT_NBYTES = 1 << 20
 
 
-def _constant_of(session: Session, args: Args) -> Tensor | None:
-    """The host tensor that is copied to the device, if it holds a few numbers that the captured code itself made."""
-    given = flat(args)
-    source = given[-1]
-    is_own = not source.is_cuda and (len(given) == 1 or given[0].is_cuda) and session.host.is_own(source)
-    if not is_own or source.numel() > _MOST_FILLS or session.values.is_tainted(source):
-        return None
-    return source if not lends_memory(source) else None
+def _is_constant(session: Session, tensor: Tensor) -> bool:
+    """Whether a host tensor is the captured code's own and holds the same numbers at each replay."""
+    if tensor.is_cuda or tensor.nbytes > _MOST_CONSTANT_NBYTES or not session.host.is_own(tensor):
+        return False
+    return not (session.values.is_tainted(tensor) or lends_memory(tensor))
 
 
-def _filled(recorder: Recorder, func: Callable[..., Tensor], source: Tensor, args: Args, kwargs: Kwargs) -> Tensor:
-    """Record the copy as fills: their numbers lie in the graph's nodes, and no host memory is read."""
-    record, aten = recorder.__torch_dispatch__, torch.ops.aten
+def _on_device(session: Session, constant: Tensor) -> Tensor:
+    """A copy of a constant in memory that is not the graph's, made now; the program holds it."""
+    mode, session.recorder.paused = torch.cuda.get_sync_debug_mode(), True
+    aside = (torch.cuda.Stream(session.device_index) for _ in itertools.count())  # torch's, in turn: this capture's too
+    try:
+        with capture_lock.unnoticed(), torch.cuda.stream(next(each for each in aside if not _is_capturing(each))):
+            set_sync_debug_mode(0)
+            return constant.to(torch.device("cuda", session.device_index))
+    finally:
+        session.recorder.paused = False
+        set_sync_debug_mode(mode)
+
+
+def _is_capturing(stream: torch.cuda.Stream) -> bool:
+    with torch.cuda.stream(stream):
+        return torch.cuda.is_current_stream_capturing()
+
+
+def _index_on_device(session: Session, index: Tensor) -> Tensor | None:
+    """An index for a node: on the device, and no mask; else None."""
+    if index.dtype in (torch.bool, torch.uint8) or index.is_cuda:
+        return index if index.is_cuda and index.dtype not in (torch.bool, torch.uint8) else None
+    return _on_device(session, index) if _is_constant(session, index) else None
+
+
+def _copied(session: Session, func: Callable[..., Tensor], source: Tensor, args: Args, kwargs: Kwargs) -> Tensor:
+    """Record the copy of a constant as nodes that read no host memory: a few numbers as fills, more from the device."""
+    record, aten = session.recorder.__torch_dispatch__, torch.ops.aten
     out = flat(args)[0]
+    if source.numel() > _MOST_FILLS:
+        constant = _on_device(session, source)
+        if out.is_cuda:
+            return record(func, (), (out, constant))
+        return record(aten._to_copy.default, (), (constant,), {k: v for k, v in kwargs.items() if k != "non_blocking"})
     if out.is_cuda:
         host = source.to(out.dtype)
     else:
@@ -176,6 +209,9 @@ def _execute_pending(session: Session) -> None:
         except RuntimeError:
             STOCK["stream_synchronize"](session.streams.own)  # for a capture outside gfxgraph
         session.rollback.save_states(session.generators.states())
+        graph: Any = session.graph_ref()
+        if graph._reads_after is not None:
+            _replay_undone(session, graph._reads_after)
     pending = steps[session.n_executed :]
     for step in pending:
         session.rollback.save(step.mutated, session.streams.own)
@@ -215,12 +251,17 @@ def replay_inside(session: Session, graph: Any) -> None:
     where = place()
 
     def make() -> tuple[Any, Step]:
-        program = graph._program
-        session.rollback.save(program.writes(), session.streams.own)
-        session.rollback.save_states(program.random_states())
-        for segment in program.segments:
-            _report_opaque(session, segment.tape)
-        graph.replay()
+        _replay_undone(session, graph)
         return None, ReplayStep(name, where, graph)
 
     session.split(BY_NAME[name], name, make, where)
+
+
+def _replay_undone(session: Session, graph: Any) -> None:
+    """Replay another graph now; what it writes and draws is undone with the capture."""
+    program = graph._program
+    session.rollback.save(program.writes(), session.streams.own)
+    session.rollback.save_states(program.random_states())
+    for segment in program.segments:
+        _report_opaque(session, segment.tape)
+    graph.replay()

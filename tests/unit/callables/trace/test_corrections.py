@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 from torch._dynamo import symbolic_convert  # noqa: E402
 
 import gfxgraph  # noqa: E402
-from gfxgraph.callables.trace import corrections, dynamo  # noqa: E402
-from gfxgraph.callables.trace.dynamo import Waiting  # noqa: E402
+from gfxgraph.callables.trace import corrections  # noqa: E402
+from gfxgraph.callables.trace.corrections import Waiting  # noqa: E402
 
 
 def test_every_rule_is_put_back():
@@ -63,7 +63,7 @@ def test_others_compile_by_dynamos_rules_meanwhile():
 
     class Asked(metaclass=Kind): ...
 
-    held, errors, correct = [True], [], dynamo.correct
+    held, errors, correct = [True], [], corrections.correct
 
     def compiles():
         try:
@@ -84,7 +84,7 @@ def test_others_compile_by_dynamos_rules_meanwhile():
 
     try:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(dynamo, "correct", corrected)
+            patched.setattr(corrections, "correct", corrected)
             gfxgraph.graphed(lambda a: a + 1)(x)
         thread.join()
     finally:
@@ -95,14 +95,14 @@ def test_others_compile_by_dynamos_rules_meanwhile():
 def test_the_collector_is_as_it_was():
     """Python's collector rests during a trace, one that fails among them, and goes on if it was on."""
     with pytest.raises(RuntimeError), ExitStack() as changes:
-        dynamo._leave_uncollected(changes)
+        corrections.leave_uncollected(changes)
         assert not gc.isenabled()
         raise RuntimeError
     assert gc.isenabled()
     gc.disable()
     try:
         with ExitStack() as changes:
-            dynamo._leave_uncollected(changes)
+            corrections.leave_uncollected(changes)
             pass
         assert not gc.isenabled()
     finally:

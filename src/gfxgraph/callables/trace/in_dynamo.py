@@ -1,17 +1,29 @@
-"""What Dynamo found for one frame: its FX graph, what that reads, and why it is not the whole call."""
+"""What Dynamo tells of a frame: its FX graph, what that reads, and why it is not the whole call.
+
+    root_of      the frame in which Dynamo meets a function
+    backend_of   what Dynamo gives an FX graph to; ``look`` notes what it knows of the frame then
+
+Nothing is decided here: what is found goes to the function's ``Traced``.
+
+Source: decision 0111; torch._dynamo (2.9 to 2.14) for its interfaces.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import dis
 import functools
 import inspect
+import itertools
 import operator
 import re
 import types
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from types import FrameType
+from typing import Any, Protocol
 
 import torch
 
@@ -22,6 +34,12 @@ from gfxgraph.watching.watch import PACKAGES
 BROKEN = "Python runs between its graphs"
 WAITS = "it is asynchronous, or calls something that is; give graphed() the part without await"
 RESTLESS_NUMBER = "changes too often; make it a tensor on the device"
+ROOT = "<graphed>"
+"""The file of the frames in which Dynamo meets the functions."""
+MAX_TRACES = 16
+"""Traces of one function; beyond that, calls in new worlds run eagerly."""
+CHANGED = (AttributeError, ImportError, LookupError, NameError, TypeError)
+"""How code ends that meets another version of what it calls."""
 
 
 @dataclass
@@ -36,15 +54,21 @@ class Found:
     """What the program calls them."""
     numbers: list[torch.fx.Node] = field(default_factory=list)
     """What its graph computes of numbers from outside alone."""
+    is_empty: bool = False
+    """Whether its graph does nothing."""
     why_not_whole: str = ""
     is_broken: bool = False
     """Whether the frame goes on after this graph, in others or in Python."""
-    code: list[Any] = field(default_factory=list)
+    code: list[types.CodeType] = field(default_factory=list)
     """Code of every function that was traced on the way."""
     stores: list[tuple[str, str, Any]] = field(default_factory=list)
     """Constants that the frame's code leaves in objects: source of the object, attribute, value."""
-    may_raise: str = ""
-    """Arithmetic on a changing number that raises for some values."""
+    does_catch: bool = False
+    """Whether some of its code may continue after an error."""
+    asks_by_name: bool = False
+    """Whether it may look for a Python attribute of an argument that does not exist."""
+    asks_mappings: bool = False
+    """Whether it may look for a missing key in one of Python's own mappings."""
     why_eager: str = ""
     """Why even a capture of the graph would not do what the graph does."""
     outside: list[int] = field(default_factory=list)
@@ -53,11 +77,120 @@ class Found:
     """Sources of external tensors and changing numbers that the frame returns; its graph need not contain them."""
     replaced: list[tuple[str, Any]] = field(default_factory=list)
     """What the frame's code stores: source of an object or a dict, and the attribute or key."""
-    has_run: bool = False
     has_gradients: bool = False
     """Whether a result of the graph's first run needed gradients."""
     effect: str = ""
     """What that run did, and what a graph cannot do."""
+
+
+@dataclass
+class FrameTrace:
+    """One trace of the function's own frame: Dynamo's guards, and the FX graphs up to the first break."""
+
+    guards: Any
+    found: list[Found]
+    code: types.CodeType
+    names: dict[str, object]
+    """The globals that the code and the guards were made with."""
+    is_watched_later: bool = False
+    """Whether what it read is looked at after the call, for it changes nothing of that."""
+    has_world: bool = False
+
+
+class Traced(Protocol):
+    """The function that is traced, as far as Dynamo's callbacks need it (dynamo.py)."""
+
+    is_dynamic: bool
+    is_too_deep: bool
+    traces_gradients: bool
+    n_traces: int
+    seen: dict[str, set[int]]
+    """By source, of what is outside: how long a list was, which number a global one was."""
+    remarks: set[str]
+    graphs: list[tuple[Found, Any]]
+
+    def note_graph(self, found: Found) -> Callable[..., object]:
+        """Note an FX graph; return what Dynamo's code calls for it."""
+
+    def note_frame(self, frame: FrameType, guarded: Any, n_before: int) -> None:
+        """Note Dynamo's code for a frame, None for one that runs as Python; its graphs are those after the first."""
+
+    def note_left(self, why: str) -> None:
+        """Note why one does."""
+
+
+_lines = itertools.count(1)
+
+
+def root_of(fn: Callable[..., Any]) -> types.FunctionType:
+    """A root frame of this function's own for Dynamo: it keeps its entries by code object."""
+
+    def root(*args: Any, **kwargs: Any) -> Any:
+        # Makes Dynamo guard the keys of these, and their order: it does not guard keys that a function looks for in
+        # vain.
+        for each in (*args, *kwargs.values(), kwargs):
+            if isinstance(each, dict):
+                len(each)
+                list(each)
+        return fn(*args, **kwargs)
+
+    _prepare_dynamo()
+    # Dynamo stores what it learns about changing sizes and numbers by file and line: each root has its own.
+    code = root.__code__.replace(co_name="call", co_filename=ROOT, co_firstlineno=next(_lines))
+    names = {"__builtins__": __builtins__, "__name__": __name__}
+    return types.FunctionType(code, names, "call", None, root.__closure__)
+
+
+@functools.cache
+def _prepare_dynamo() -> None:
+    """Make Dynamo skip the rooms whose functions replace torch's, and run inside its operations.
+
+    Also register the shapes of what torch's encoder layer calls in inference: without them Dynamo breaks there.
+    """
+    for module in ("gfxgraph.capture", "gfxgraph_simulator"):
+        torch_names.trace_rules.add(module)
+    for name in ("_transformer_encoder_layer_fwd",):
+        operation = getattr(torch.ops.aten, name, None)
+        if operation is not None and not operation.default.has_kernel_for_dispatch_key("Meta"):
+            with contextlib.suppress(RuntimeError):  # already registered elsewhere
+                torch.library.register_fake(f"aten::{name}", lambda source, *args, **kwargs: torch.empty_like(source))
+
+
+def is_compiled(fn: Any) -> bool:
+    """True for results of ``torch.compile``."""
+    return hasattr(fn, "_torchdynamo_orig_callable") or isinstance(fn, torch_names.OptimizedModule)
+
+
+def under(fn: Any) -> Any:
+    """The function inside ``torch.compile``'s wrapper."""
+    while is_compiled(fn):
+        fn = fn._orig_mod if isinstance(fn, torch_names.OptimizedModule) else fn._torchdynamo_orig_callable
+    return fn
+
+
+# -- an FX graph ---------------------------------------------------------------------------------------------
+
+
+def backend_of(owner: Traced) -> Callable[[Any, Any], Any]:
+    """Dynamo's backend for one function. It holds that weakly, because Dynamo keeps every backend forever."""
+    ref = weakref.ref(owner)
+
+    def graphed(graph: Any, example_inputs: Any) -> Any:
+        # Otherwise its first run would go through nn.Module's call, and through the hooks for all modules.
+        torch_names._LazyGraphModule.force_recompile(graph)
+        front = ref()
+        if front is None:
+            return graph.forward
+        try:
+            found = look(graph)
+            with_random_states(graph)
+            return front.note_graph(found)
+        except torch_names.SkipFrame as skipped:
+            front.note_left(str(skipped))
+            raise
+
+    weakref.finalize(owner, torch_names.cached_backends.pop, id(graphed), None).atexit = False
+    return graphed
 
 
 def _is_outside(source: str, given: Mapping[str, Any]) -> bool:
@@ -110,13 +243,18 @@ def look(graph: Any) -> Found:
             argument = node.meta.get("grapharg")
             sources.append(name_of(argument.source) if argument is not None else "")
     found = Found(output.root_tx.f_code, graph, sources, code=code)
+    found.is_empty = not any(node.op.startswith("call_") for node in graph.graph.nodes)
     found.replaced = list(_replaced(output.side_effects))
     stored = {text for owner, name in found.replaced for text in (f"{owner}.{name}", f"{owner}[{name!r}]")}
     given = output.root_tx.f_locals
     found.outside = [i for i, source in enumerate(sources) if _is_outside(source, given) and source not in stored]
     found.numbers = _numbers_in(graph.graph)
     found.why_eager = _why_eager(graph)
-    found.may_raise = _arithmetic(graph)
+    found.asks_by_name, found.asks_mappings = any(map(asks_by_name, code)), any(map(is_of_mappings, code))
+    found.does_catch = any(catches(each) for each in code if not is_of_mappings(each))
+    may_raise = _arithmetic(graph)
+    if may_raise and (found.does_catch or found.asks_mappings):
+        found.why_eager = found.why_eager or f"it catches what {may_raise} of a number may raise"
     reason = output.compile_subgraph_reason
     if reason is None or reason.graph_break:
         found.is_broken = True
@@ -329,6 +467,22 @@ def _draws(node: Any) -> bool:
     return _DRAWS.search(name) is not None
 
 
+def may_draw_on_host(graph: torch.fx.GraphModule) -> bool:
+    """Whether a run may have drawn the host's random numbers, which went on meanwhile: else another thread did."""
+    parts = [each for each in graph.modules() if isinstance(each, torch.fx.GraphModule)]
+    return any(_makes_on_host(node) for part in parts for node in part.graph.nodes)
+
+
+def _makes_on_host(node: torch.fx.Node) -> bool:
+    """Whether it makes a tensor on the host, or calls what nobody looks into."""
+    if isinstance(node.target, torch_names.OpOverload | torch_names.OpOverloadPacket):
+        if str(node.target).partition(".")[0] not in ("aten", "prims", "prim"):
+            return True
+    made = torch_names.tree_leaves(node.meta.get("example_value"))
+    is_called = node.op.startswith("call_")
+    return is_called and (_unseen(node) is not None or any(isinstance(t, torch.Tensor) and t.is_cpu for t in made))
+
+
 _DRAWS = re.compile(
     r"dropout|rand|bernoulli|multinomial|normal_?$|uniform|exponential|cauchy|geometric|poisson|rrelu|gumbel"
 )
@@ -348,6 +502,7 @@ def _unseen(node: Any) -> Any:
 
 
 def name_of(source: Any) -> str:
+    """What Dynamo calls a source."""
     name = source.name
     return str(name() if callable(name) else name)
 

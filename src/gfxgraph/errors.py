@@ -140,7 +140,7 @@ class GfxGraphFault(ReplayError):
         return str(found) if found is not None else None
 
     @property
-    def tensors(self) -> list[Any]:
+    def tensors(self) -> list[object]:
         """The tensors involved, if known where the error was raised."""
         found = self.fields.get("tensors")
         if isinstance(found, dict):

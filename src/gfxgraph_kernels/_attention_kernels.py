@@ -1,9 +1,9 @@
 """Triton: a token's rotary embedding, its attention over a cache of fixed length, and the choice of the next one.
 
-Heads that share keys are one program's: it reads those once. The keys are divided among programs where heads alone
-are too few; each leaves its sums with its maximum, and `attention_finish` joins them. The token's own key and value
-come with the call, to be turned and written to the cache: the first program of a head takes them from registers, so
-that no program waits for another's write.
+By matrix instructions, heads that share keys are one program's, which reads those once; else each head is one's. The
+keys are divided among programs where heads alone are too few; each leaves its sums with its maximum, and
+`attention_finish` joins them. The token's own key and value come with the call, to be turned and written to the
+cache: the first program of a head takes them from registers, so that no program waits for another's write.
 """
 
 from __future__ import annotations
@@ -82,51 +82,58 @@ def _attended(
     HAS_MASK: tl.constexpr, IS_BOOL: tl.constexpr, HAS_CAP: tl.constexpr, IS_DOT: tl.constexpr,
     AS_FLOAT32: tl.constexpr,
 ):  # fmt: skip
-    """One more block of keys; what is not seen may be anything, NaN too."""
+    """One more block of keys; what is not seen may be anything, NaN too.
+
+    Without ``IS_DOT`` of one query: keys stay in the lanes that loaded them, and the scores are a column of them.
+    """
     value = tl.where(is_seen[:, None], value, 0.0)
     if IS_DOT:
         if AS_FLOAT32:
             key = key.to(tl.float32)
         score = tl.dot(query, tl.trans(key), input_precision="ieee")
+        given, is_seen = given[None, :], is_seen[None, :]
     else:
-        score = tl.sum(query[:, None, :] * key.to(tl.float32)[None, :, :], axis=2)
+        score = tl.sum(query * key.to(tl.float32), axis=1, keep_dims=True)
+        given, is_seen = given[:, None], is_seen[:, None]
+    AXIS: tl.constexpr = 1 if IS_DOT else 0
     score = _capped(score * scale, softcap, HAS_CAP)
     if HAS_MASK:
-        score = _masked(score, given[None, :], IS_BOOL)
-    score = tl.where(is_seen[None, :], score, float("-inf"))
-    higher = tl.maximum(top, tl.max(score, axis=1))
+        score = _masked(score, given, IS_BOOL)
+    score = tl.where(is_seen, score, float("-inf"))
+    higher = tl.maximum(top, tl.max(score, axis=AXIS))
     base = tl.where(higher == float("-inf"), 0.0, higher)
-    e = tl.exp(score - base[:, None])
+    e = tl.exp(score - tl.expand_dims(base, AXIS))
     shrink = tl.exp(top - base)
-    if IS_DOT:
-        if AS_FLOAT32:
-            added = tl.dot(e, value.to(tl.float32), input_precision="ieee")
-        else:
-            added = tl.dot(e.to(value.dtype), value)
+    if not IS_DOT:
+        added = tl.sum(e * value.to(tl.float32), axis=0, keep_dims=True)
+    elif AS_FLOAT32:
+        added = tl.dot(e, value.to(tl.float32), input_precision="ieee")
     else:
-        added = tl.sum(e[:, :, None] * value.to(tl.float32)[None, :, :], axis=1)
-    return higher, whole * shrink + tl.sum(e, axis=1), sums * shrink[:, None] + added
+        added = tl.dot(e.to(value.dtype), value)
+    return higher, whole * shrink + tl.sum(e, axis=AXIS), sums * shrink[:, None] + added
 
 
 @triton.jit
 def attention_parts(
     q, keys, values, mask, position, new_k, new_v, cos, sin, out, parts, tops, wholes,
-    heads, shared, length, width, width_v, half, behind, scale, softcap,
+    heads, shared, programs, length, width, width_v, half, behind, scale, softcap,
     q_b, q_h, keys_b, keys_h, keys_l, values_b, values_h, values_l, mask_b, mask_l, k_b, k_h, v_b, v_h, c_b,
     HAS_MASK: tl.constexpr, IS_BOOL: tl.constexpr, HAS_CAP: tl.constexpr, IS_DOT: tl.constexpr,
     AS_FLOAT32: tl.constexpr, SPLITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """One shared head, one part of the keys.
+    """One shared head, or one that shares its keys with others' programs, and one part of the keys.
 
     Args:
+        programs: of a row: as many as shared heads, or as heads; those of the same keys write the same to the cache.
         position: [1] int64; less ``behind`` the token's slot, after which no key is looked at.
         mask: added to the scores where ``IS_BOOL`` is not set, else the keys that are seen.
         new_k, new_v: of the token: not in the cache yet, and neither they nor the queries turned.
     """
     let_next_begin(OVERLAP)
-    b = (tl.program_id(0) // shared).to(tl.int64)
-    s = tl.program_id(0) % shared
+    b = (tl.program_id(0) // programs).to(tl.int64)
+    program = tl.program_id(0) % programs
+    s = program * shared // programs
     split = tl.program_id(1)
     if OVERLAP and SPLITS == 1:
         LINE: tl.constexpr = 32 * 8 // keys.dtype.element_ty.primitive_bitwidth
@@ -135,11 +142,11 @@ def attention_parts(
         to_cache(keys + b * keys_b + s * keys_h + first * keys_l + tl.minimum(line, width - 1))
         to_cache(values + b * values_b + s * values_h + first * values_l + tl.minimum(line, width_v - 1))
     wait_for_last(OVERLAP)
-    group = heads // shared
+    group = heads // programs
     g = tl.arange(0, GROUP)
     d = tl.arange(0, WIDTH)
     mine = (g[:, None] < group) & (d[None, :] < width)
-    at_q = b * q_b + (s * group + g[:, None]) * q_h
+    at_q = b * q_b + (program * group + g[:, None]) * q_h
     keys += b * keys_b + s * keys_h
     values += b * values_b + s * values_h
     mask += b * mask_b
@@ -187,7 +194,7 @@ def attention_parts(
             top, whole, sums, query, key, value, given, at < end, scale, softcap,
             HAS_MASK, IS_BOOL, HAS_CAP, IS_DOT, AS_FLOAT32,
         )  # fmt: skip
-    row = b * heads + s * group + g
+    row = b * heads + program * group + g
     mine = (g[:, None] < group) & (d[None, :] < width_v)
     if SPLITS == 1:
         tl.store(
@@ -228,19 +235,9 @@ def _key_of(v):
 
 @triton.jit
 def choice_parts(
-    scores,
-    noise,
-    keys,
-    places,
-    n,
-    parts,
-    stride_s,
-    stride_n,
-    temperature,
-    HAS_NOISE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):
+    scores, noise, keys, places, n, parts, stride_s, stride_n, temperature,
+    HAS_NOISE: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
     """The highest of a block of scores, the first of several; with noise, of scores / temperature - log(noise)."""
     overlap(OVERLAP)
     row = tl.program_id(0).to(tl.int64)

@@ -31,19 +31,18 @@ def _finished(
     y, up, root, bias, residual, m, n, M, N, stride_r, KIND: tl.constexpr, HAS_UP: tl.constexpr,
     HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
 ):  # fmt: skip
-    """[m, n] sums to results."""
-    inside = (m[:, None] < M) & (n[None, :] < N)
+    """Sums of rows ``m`` and outputs ``n``, which are broadcast, to results."""
     if HAS_NORM:
-        y = y / root[:, None]
+        y = y / root
     if HAS_BIAS:
-        y = y + tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+        y = y + tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)
     y = activate(y, KIND)
     if HAS_UP:
         if HAS_NORM:
-            up = up / root[:, None]
+            up = up / root
         y = y * up
     if HAS_RESIDUAL:
-        y = y + tl.load(residual + m[:, None] * stride_r + n[None, :], mask=inside, other=0.0).to(tl.float32)
+        y = y + tl.load(residual + m * stride_r + n, mask=(m < M) & (n < N), other=0.0).to(tl.float32)
     return y
 
 
@@ -89,17 +88,17 @@ def _stored(
     column, eps, KIND: tl.constexpr, HAS_UP: tl.constexpr, HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """Write results, or one split's sums."""
-    inside = (m[:, None] < M) & (n[None, :] < N)
+    """Write results, or one split's sums, of rows ``m`` and outputs ``n``, which are broadcast."""
+    inside = (m < M) & (n < N)
     if SPLITS == 1:
         root = tl.sqrt(squares / K + eps)
         y = _finished(
             y, up, root, bias, residual, m, n, M, N, stride_r, KIND, HAS_UP, HAS_NORM, HAS_BIAS, HAS_RESIDUAL
         )
-        tl.store(out + m[:, None] * stride_y + column + n[None, :], y.to(out.dtype.element_ty), mask=inside)
+        tl.store(out + m * stride_y + column + n, y.to(out.dtype.element_ty), mask=inside)
     else:
         pairs = 2 if HAS_UP else 1
-        at = (split * pairs * M + m[:, None]) * N + n[None, :]
+        at = (split * pairs * M + m) * N + n
         tl.store(parts + at, y, mask=inside)
         if HAS_UP:
             tl.store(parts + at + M * N, up, mask=inside)
@@ -112,24 +111,37 @@ def _multiplied(
     sums, ups, squared, x, norm, weights, up_weights, m, k, M, K, stride_x, offset,
     HAS_UP: tl.constexpr, HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """One more block of inputs, lane by lane."""
+    """One more block of inputs; a lane adds its neighbours' products at once, so that it holds one sum of them."""
     plain, scaled = _inputs(x, norm, m, k, M, K, stride_x, offset, HAS_NORM, HAS_NORM_WEIGHT)
-    scaled = scaled.to(tl.float32)[:, None, :]
-    sums += scaled * weights.to(tl.float32)[None, :, :]
+    scaled = scaled.to(tl.float32)
+    LANES: tl.constexpr = sums.shape[1]
+    LANE: tl.constexpr = weights.shape[1] // LANES
+    sums += tl.sum(tl.reshape(scaled * weights.to(tl.float32), [sums.shape[0], LANES, LANE]), axis=2)
     if HAS_UP:
-        ups += scaled * up_weights.to(tl.float32)[None, :, :]
+        ups += tl.sum(tl.reshape(scaled * up_weights.to(tl.float32), [sums.shape[0], LANES, LANE]), axis=2)
     if HAS_NORM:
-        squared += plain * plain
+        squared += tl.sum(tl.reshape(plain * plain, [squared.shape[0], LANES, LANE]), axis=2)
     return sums, ups, squared
+
+
+@triton.jit
+def _pairs(first_m, first_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Rows and outputs of a tile as one dim of pairs: of three dims, Triton moves what it loads between lanes."""
+    pair = tl.arange(0, BLOCK_M * BLOCK_N)
+    if BLOCK_M == 1:
+        m = first_m + tl.arange(0, 1)
+    else:
+        m = first_m + pair // BLOCK_N
+    return m, first_n + pair % BLOCK_N
 
 
 @triton.jit
 def _vector_sums(
     x, w, w_up, norm, m, n, M, N, K, stride_x, stride_w, stride_u, first, step, offset, ahead,
     HAS_UP: tl.constexpr, HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr, IS_EARLY: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCK_K: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """[m, n] sums of rows times weights, and each row's sum of squares; waits for the kernel before.
+    """Sums of rows times weights, one a pair, and each row's sum of squares; waits for the kernel before.
 
     Args:
         IS_EARLY: the first weights are read before that.
@@ -148,9 +160,10 @@ def _vector_sums(
         if tl.program_id(0) == 0:
             _ahead(norm, n * 0, 1, K, 0, first, step, ahead, BLOCK_K, OVERLAP)
     wait_for_last(OVERLAP)
-    sums = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
-    ups = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
-    squared = tl.zeros([BLOCK_M, BLOCK_K], tl.float32)
+    LANES: tl.constexpr = BLOCK_K // 8 if BLOCK_K > 8 else 1
+    sums = tl.zeros([n.shape[0], LANES], tl.float32)
+    ups = tl.zeros([n.shape[0], LANES], tl.float32)
+    squared = tl.zeros([m.shape[0], LANES], tl.float32)
     if IS_EARLY:
         sums, ups, squared = _multiplied(
             sums, ups, squared, x, norm, weights, up_weights, m, k, M, K, stride_x, offset,
@@ -167,10 +180,10 @@ def _vector_sums(
             sums, ups, squared, x, norm, weights, up_weights, m, k, M, K, stride_x, offset,
             HAS_UP, HAS_NORM, HAS_NORM_WEIGHT,
         )  # fmt: skip
-    y = tl.sum(sums, axis=2)
+    y = tl.sum(sums, axis=1)
     up = y
     if HAS_UP:
-        up = tl.sum(ups, axis=2)
+        up = tl.sum(ups, axis=1)
     return y, up, tl.sum(squared, axis=1)
 
 
@@ -186,11 +199,10 @@ def linear_vector(
     """Products are added lane by lane, and the lanes once, at the end."""
     let_next_begin(OVERLAP)
     split = tl.program_id(1)
-    m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m, n = _pairs(tl.program_id(2) * BLOCK_M, tl.program_id(0) * BLOCK_N, BLOCK_M, BLOCK_N)
     y, up, squares = _vector_sums(
         x, w, w_up, norm, m, n, M, N, K, stride_x, stride_w, stride_u, split * BLOCK_K, SPLITS * BLOCK_K, offset,
-        ahead, HAS_UP, HAS_NORM, HAS_NORM_WEIGHT, IS_EARLY, BLOCK_M, BLOCK_N, BLOCK_K, OVERLAP,
+        ahead, HAS_UP, HAS_NORM, HAS_NORM_WEIGHT, IS_EARLY, BLOCK_K, OVERLAP,
     )  # fmt: skip
     _stored(
         y, up, squares, bias, residual, out, parts, part_squares, m, n, M, N, K, split, tl.program_id(0) == 0,
@@ -208,8 +220,9 @@ def _dotted(
         AS_FLOAT32: convert both sides first (RDNA2 and older have no bf16 product).
     """
     k = start + tl.arange(0, BLOCK_K)
-    _, rows = _inputs(x, x, m, k, M, K, stride_x, 0.0, False, False)
-    weights = _weights(w, n, k, N, K, stride_w)
+    rows = tl.load(x + m * stride_x + k[None, :], mask=(m < M) & (k[None, :] < K), other=0.0)
+    n = tl.trans(n)
+    weights = tl.load(w + n.to(tl.int64) * stride_w + k[None, :], mask=(n < N) & (k[None, :] < K), other=0.0)
     if AS_FLOAT32:
         rows = rows.to(tl.float32)
         weights = weights.to(tl.float32)
@@ -221,8 +234,9 @@ def linear_three(
     x, w_a, w_b, w_c, bias_a, bias_b, bias_c, norm, counter, out, M, N_A, N_B, N_C, K,
     stride_x, stride_a, stride_b, stride_c, eps, offset, ahead,
     HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_COUNTER: tl.constexpr,
-    IS_VECTOR: tl.constexpr, IS_EARLY: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, AS_FLOAT32: tl.constexpr, OVERLAP: tl.constexpr,
+    IS_VECTOR: tl.constexpr, IS_EARLY: tl.constexpr, IS_LATE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    AS_FLOAT32: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Three layers of the same rows (query, key, value) in one launch, their results side by side.
 
@@ -230,7 +244,8 @@ def linear_three(
         counter: [1] int64; one program adds 1 to it.
         IS_VECTOR: as `linear_vector`, else as `linear_tiled`, without a norm.
     """
-    let_next_begin(OVERLAP)
+    if not IS_LATE:
+        let_next_begin(OVERLAP)
     program = tl.program_id(0)
     is_first = (program == 0) & (tl.program_id(1) == 0)
     blocks_a, blocks_b = tl.cdiv(N_A, BLOCK_N), tl.cdiv(N_B, BLOCK_N)
@@ -242,20 +257,22 @@ def linear_three(
     else:
         w, bias, N, stride_w, column = w_c, bias_c, N_C, stride_c, N_A + N_B
         program -= blocks_a + blocks_b
-    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = program * BLOCK_N + tl.arange(0, BLOCK_N)
     if IS_VECTOR:
+        m, n = _pairs(tl.program_id(1) * BLOCK_M, program * BLOCK_N, BLOCK_M, BLOCK_N)
         y, _, squares = _vector_sums(
             x, w, w, norm, m, n, M, N, K, stride_x, stride_w, stride_w, 0, BLOCK_K, offset, ahead,
-            False, HAS_NORM, HAS_NORM_WEIGHT, IS_EARLY, BLOCK_M, BLOCK_N, BLOCK_K, OVERLAP,
+            False, HAS_NORM, HAS_NORM_WEIGHT, IS_EARLY, BLOCK_K, OVERLAP,
         )  # fmt: skip
     else:
-        _ahead(w, n, N, K, stride_w, 0, BLOCK_K, ahead, BLOCK_K, OVERLAP)
         wait_for_last(OVERLAP)
+        m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+        n = program * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
         y = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-        squares = tl.zeros([BLOCK_M], tl.float32)
+        squares = y
         for start in range(0, K, BLOCK_K):
             y = _dotted(y, x, w, m, n, start, M, N, K, stride_x, stride_w, BLOCK_K, AS_FLOAT32)
+    if IS_LATE:
+        let_next_begin(OVERLAP)
     if HAS_COUNTER:
         count = tl.load(counter, mask=is_first, other=0) + 1
         tl.store(counter, count, mask=is_first)
@@ -275,23 +292,18 @@ def linear_tiled(
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Products by ``tl.dot``. Inputs come normed; this one does not."""
-    let_next_begin(OVERLAP)
+    overlap(OVERLAP)
     split = tl.program_id(1)
-    m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    _ahead(w, n, N, K, stride_w, split * BLOCK_K, SPLITS * BLOCK_K, ahead, BLOCK_K, OVERLAP)
-    if HAS_UP:
-        _ahead(w_up, n, N, K, stride_u, split * BLOCK_K, SPLITS * BLOCK_K, ahead, BLOCK_K, OVERLAP)
-    wait_for_last(OVERLAP)
+    m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     y = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     up = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(split * BLOCK_K, K, SPLITS * BLOCK_K):
         y = _dotted(y, x, w, m, n, start, M, N, K, stride_x, stride_w, BLOCK_K, AS_FLOAT32)
         if HAS_UP:
             up = _dotted(up, x, w_up, m, n, start, M, N, K, stride_x, stride_u, BLOCK_K, AS_FLOAT32)
-    squares = tl.zeros([BLOCK_M], tl.float32)
     _stored(
-        y, up, squares, bias, residual, out, parts, part_squares, m, n, M, N, K, split, False,
+        y, up, y, bias, residual, out, parts, part_squares, m, n, M, N, K, split, False,
         stride_r, N, 0, eps, KIND, HAS_UP, False, HAS_BIAS, HAS_RESIDUAL, SPLITS,
     )  # fmt: skip
 
@@ -307,18 +319,17 @@ def linear_finish(
     overlap(OVERLAP)
     m = tl.program_id(1) + tl.arange(0, 1)
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = (m[:, None] < M) & (n[None, :] < N)
-    y = tl.zeros([1, BLOCK], tl.float32)
-    up = tl.zeros([1, BLOCK], tl.float32)
+    y = tl.zeros([BLOCK], tl.float32)
+    up = tl.zeros([BLOCK], tl.float32)
     squares = tl.zeros([1], tl.float32)
     pairs = 2 if HAS_UP else 1
     for split in range(SPLITS):
-        at = (split * pairs * M + m[:, None]) * N + n[None, :]
-        y += tl.load(parts + at, mask=inside, other=0.0)
+        at = (split * pairs * M + m) * N + n
+        y += tl.load(parts + at, mask=n < N, other=0.0)
         if HAS_UP:
-            up += tl.load(parts + at + M * N, mask=inside, other=0.0)
+            up += tl.load(parts + at + M * N, mask=n < N, other=0.0)
         if HAS_NORM:
             squares += tl.load(part_squares + split * M + m)
     root = tl.sqrt(squares / K + eps)
     y = _finished(y, up, root, bias, residual, m, n, M, N, stride_r, KIND, HAS_UP, HAS_NORM, HAS_BIAS, HAS_RESIDUAL)
-    tl.store(out + m[:, None] * N + n[None, :], y.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + m * N + n, y.to(out.dtype.element_ty), mask=n < N)

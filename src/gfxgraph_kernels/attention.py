@@ -133,9 +133,10 @@ def _launch(
     n_parts = batch * heads * how.splits if how.splits > 1 else 0
     parts = torch.empty(n_parts * (width_v + 2), dtype=torch.float32, device=q.device)
     sums, tops, wholes = parts.split([n_parts * width_v, n_parts, n_parts])
-    launch(attention_parts, (batch * shared, how.splits),
+    programs = heads if how.group == 1 else shared
+    launch(attention_parts, (batch * programs, how.splits),
         q, keys, values, seen, position, k, v, cos, sin, out, sums, tops, wholes,
-        heads, shared, length, width, width_v, cos.shape[-1] // 2, behind, scale, softcap,
+        heads, shared, programs, length, width, width_v, cos.shape[-1] // 2, behind, scale, softcap,
         q.stride(0), q.stride(2), *keys.stride()[:3], *values.stride()[:3],
         seen.stride(0) if mask is not None and mask.shape[0] > 1 else 0, seen.stride(-1),
         k.stride(0), k.stride(2), v.stride(0), v.stride(2), cos.stride(0) if cos.shape[0] > 1 else 0,

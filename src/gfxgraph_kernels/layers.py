@@ -20,7 +20,7 @@ from gfxgraph_kernels.shapes import Linear, Target
 from gfxgraph_kernels.shapes import linear as how_to
 
 FINISH_BLOCK = 256
-EARLY = False
+EARLY = EARLY_THREE = LATE = False
 
 
 @torch.library.custom_op("gfxgraph_kernels::linear", mutates_args=())
@@ -183,19 +183,9 @@ def _check_weight(x: Tensor, weight: Tensor) -> tuple[int, int]:
 
 @torch.library.custom_op("gfxgraph_kernels::linear_three", mutates_args=("counter",))
 def fused_three(
-    x: Tensor,
-    a: Tensor,
-    b: Tensor,
-    c: Tensor,
-    bias_a: Tensor | None,
-    bias_b: Tensor | None,
-    bias_c: Tensor | None,
-    norm_weight: Tensor | None,
-    norm_eps: float,
-    norm_offset: float,
-    has_norm: bool,
-    counter: Tensor | None,
-) -> Tensor:
+    x: Tensor, a: Tensor, b: Tensor, c: Tensor, bias_a: Tensor | None, bias_b: Tensor | None, bias_c: Tensor | None,
+    norm_weight: Tensor | None, norm_eps: float, norm_offset: float, has_norm: bool, counter: Tensor | None,
+) -> Tensor:  # fmt: skip
     """The operation that implements `linear_three`; the three results side by side."""
     _check_dtypes(x, a, b, c)
     m, k, sizes = x.shape[:-1].numel(), x.shape[-1], (a.shape[0], b.shape[0], c.shape[0])
@@ -221,7 +211,8 @@ def fused_three(
         flat, *weights, *biases, _or(norm_weight, flat), _or(counter, flat), out, m, *sizes, k, flat.stride(0),
         *(weight.stride(0) for weight in weights), norm_eps, norm_offset, how.ahead,
         HAS_NORM=has_norm, HAS_NORM_WEIGHT=norm_weight is not None, HAS_BIAS=bias_a is not None,
-        HAS_COUNTER=counter is not None, IS_VECTOR=how.is_vector, IS_EARLY=EARLY, AS_FLOAT32=_as_float32(x, at),
+        HAS_COUNTER=counter is not None, IS_VECTOR=how.is_vector, IS_EARLY=EARLY_THREE, IS_LATE=LATE,
+        AS_FLOAT32=_as_float32(x, at),
         **_tile(how),
     )  # fmt: skip
     return out

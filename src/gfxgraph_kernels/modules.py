@@ -193,14 +193,9 @@ class _Work:
         )
 
     def _is_faster(
-        self,
-        kind: str,
-        facts: object,
-        held: list[Tensor],
-        like: Tensor,
-        ours: Callable[[], object],
+        self, kind: str, facts: object, held: list[Tensor], like: Tensor, ours: Callable[[], object],
         theirs: Callable[[], object],
-    ) -> bool:
+    ) -> bool:  # fmt: skip
         sizes = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in held]
         key = kind, repr(facts), repr(sizes)
         if key not in self.decided:

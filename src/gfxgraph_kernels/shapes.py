@@ -190,7 +190,11 @@ def _splits(n: int, k: int, block_n: int, block_k: int, wanted: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """How one query a head attends: workgroups for each shared head and each part of the keys."""
+    """How one query a head attends: workgroups for each part of the keys, and each head or those that share keys.
+
+    Attributes:
+        group: at least the heads of a workgroup; 1, of one alone.
+    """
 
     group: int
     width: int
@@ -203,7 +207,7 @@ class Attention:
 def attention(
     batch: int, heads: int, shared: int, length: int, width: int, target: Target, *, is_half: bool = True
 ) -> Attention:
-    """For a cache of ``length`` keys: heads that share keys are one workgroup's, which reads those once.
+    """For a cache of ``length`` keys: by matrix instructions heads that share keys are one workgroup's, else each is.
 
     Args:
         is_half: 16-bit elements, which matrix instructions take.
@@ -216,13 +220,12 @@ def attention(
     is_interpreter = target.name == INTERPRETER
     wanted, least = (4, 64) if is_interpreter else (2 * target.n_units, LEAST_KEYS)
     # A mask of each element takes one scalar register of a wave32, two of a wave64: more elements a lane spill those.
-    block = 32 if is_dot else max(4, min(128, 4096 // (group * width)))
+    block = 32 if is_dot else max(4, min(128, (8192 if target.is_nvidia else 4096) // width))
     splits = 1
-    while splits < MOST_SPLITS and batch * shared * splits < wanted and splits * 2 * least <= length:
+    n = batch * (shared if is_dot else heads)
+    while splits < MOST_SPLITS and n * splits < wanted and splits * 2 * least <= length:
         splits *= 2
-    if target.is_nvidia:
-        return Attention(group, width, max(4, min(128, 8192 // (group * width))), splits, 8, False)
-    return Attention(max(group, 16) if is_dot else group, width, block, splits, 4 if is_dot else 8, is_dot)
+    return Attention(max(group, 16) if is_dot else 1, width, block, splits, 4 if is_dot else 8, is_dot)
 
 
 def _measured_attention(n: int, group: int, width: int, length: int, target: Target) -> Attention:

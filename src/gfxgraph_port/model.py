@@ -136,7 +136,7 @@ class Finding:
         """Whether the finding is about a line."""
         return self.line <= line <= max(self.line, self.end_line) or line in self.lines
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "rule": self.rule,
             "code": self.code,

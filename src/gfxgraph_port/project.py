@@ -16,7 +16,6 @@ import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 from gfxgraph_port.files import printable, read_inside
 from gfxgraph_port.guards.cpp import Macros
@@ -132,7 +131,7 @@ class Project:
     _amd_keys: set[str] = field(default_factory=set)
     _parsed: dict[str, PyFile | None] = field(default_factory=dict)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         state = dict(self.__dict__)
         # Trees are cheaper to make again than to send.
         state["_parsed"] = {}

@@ -7,7 +7,6 @@ Stays out: stdout; the caller owns the console.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -153,7 +152,7 @@ def _totals(audit: Audit, console: Console, lang: str) -> None:
             console.print(f"[dim]{count} {word(key, lang)}[/]")
 
 
-def as_json(audit: Audit, *, lang: str, guarded: bool) -> dict[str, Any]:
+def as_json(audit: Audit, *, lang: str, guarded: bool) -> dict[str, object]:
     """The audit as plain data; texts in the language asked for."""
     return {
         "schema": SCHEMA,
@@ -168,7 +167,7 @@ def as_json(audit: Audit, *, lang: str, guarded: bool) -> dict[str, Any]:
     }
 
 
-def _row(f: Finding, lang: str) -> dict[str, Any]:
+def _row(f: Finding, lang: str) -> dict[str, object]:
     loaded = find(f.rule)
     assert loaded is not None
     text = loaded.rule.text(lang)

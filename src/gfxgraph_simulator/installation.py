@@ -205,7 +205,7 @@ def _patch_modules(sim: Simulator, undo: Replaced) -> None:
 def _patch_compile(undo: Replaced) -> None:
     """Make torch.compile trace as usual, and run the result eagerly: there is no device to generate code for."""
 
-    def run_eagerly(self: object, model_: Any, inputs_: object, **kwargs: object) -> Any:
+    def run_eagerly(self: object, model_: torch.nn.Module, inputs_: object, **kwargs: object) -> object:
         return model_.forward
 
     undo.replace(torch_names._TorchCompileInductorWrapper, "__call__", run_eagerly)

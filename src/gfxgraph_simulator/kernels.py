@@ -89,7 +89,7 @@ def _register(names: frozenset[str]) -> None:
 
 
 def _entry(name: str) -> Kernel:
-    def kernel(*args: object, **kwargs: object) -> Any:
+    def kernel(*args: object, **kwargs: object) -> object:
         kernels = _installed
         if kernels is None:
             raise NotImplementedError(f"aten::{name} on a simulated card that is no longer installed")
@@ -147,7 +147,7 @@ class Kernels:
 
     def view_kernel(self, op: Any) -> Kernel:
         # torch's CPU kernel of a view only makes a new tensor over the same storage, whatever its device.
-        def kernel(*args: object, **kwargs: object) -> Any:
+        def kernel(*args: object, **kwargs: object) -> object:
             return op.redispatch(_CPU_KEYS, *args, **kwargs)
 
         return kernel
@@ -157,7 +157,7 @@ class Kernels:
         syncs = self._sync_test(schema)
         how = "stream_synchronize" if schema.name in op_schema.BY_THRUST else "memcpy_with_stream"
 
-        def kernel(*args: object, **kwargs: object) -> Any:
+        def kernel(*args: object, **kwargs: object) -> object:
             if syncs is not None and syncs(args):
                 self.sim.host_read(how)
                 return self.compute(schema, args, kwargs)
@@ -230,7 +230,7 @@ class Kernels:
             self.sim.resize_out(out, value)
         self.arena.twin(out).copy_(value)
 
-    def _hand_back(self, schema: OpSchema, args: Args, kwargs: Kwargs, result: Any) -> Any:
+    def _hand_back(self, schema: OpSchema, args: Args, kwargs: Kwargs, result: Any) -> object:
         returned = schema.returned
         if len(returned) == 1:
             where = returned[0]
@@ -283,7 +283,7 @@ class Kernels:
 
     # ---- captured -----------------------------------------------------------------------------------
 
-    def submit(self, schema: OpSchema, args: Args, kwargs: Kwargs) -> Any:
+    def submit(self, schema: OpSchema, args: Args, kwargs: Kwargs) -> object:
         """Carry out the call while there are captures, stuck streams or planted failures."""
         device = self.device
         stream = device.current()
@@ -301,7 +301,7 @@ class Kernels:
             code = refused.code
         raise self.sim.error(CallRefused(code))  # no local may refer to it: its traceback holds this frame
 
-    def _record(self, schema: OpSchema, args: Args, kwargs: Kwargs, stream: Stream) -> Any:
+    def _record(self, schema: OpSchema, args: Args, kwargs: Kwargs, stream: Stream) -> object:
         # CUDA's kernels take a symbolic scalar without asking for its number: a NaN (seen on an H200, torch 2.11).
         args = tuple(math.nan if type(item) is torch.SymFloat else item for item in args)
         call, keywords = self.twins(schema, args, kwargs)
@@ -320,7 +320,7 @@ class Kernels:
                 if tuple(kwargs[name].size()) != size:
                     self.sim.resize_out(kwargs[name], torch.empty_strided(size, stride, dtype=kwargs[name].dtype))
                 keywords[name] = self.arena.twin(kwargs[name])
-        results: list[Any] = []
+        results: list[object] = []
         for where, spec in zip(schema.returned, specs):
             if where is not None:
                 results.append(argument(where, args, kwargs))
@@ -363,7 +363,7 @@ class Kernels:
 
     def _dry_run(self, schema: OpSchema, call: list[object], keywords: dict[str, object]) -> list[Any]:
         """What each return value looks like: ("tensor", size, stride, dtype), ("argument", n), ("value", v)."""
-        key: Any = (schema.name, _describe(call), _describe(keywords))
+        key: object = (schema.name, _describe(call), _describe(keywords))
         try:
             known = _dry_runs.get(key)
         except TypeError:  # an unhashable argument
@@ -510,7 +510,7 @@ def _places(call: list[Any], keywords: dict[str, object]) -> Iterator[tuple[obje
             yield from ((slot.key, Operand(value, at)) for at, item in enumerate(value) if isinstance(item, Tensor))
 
 
-def _describe(value: object) -> Any:
+def _describe(value: object) -> object:
     if isinstance(value, Tensor):
         return (value.size(), value.stride(), value.dtype)
     if isinstance(value, (list, tuple)):

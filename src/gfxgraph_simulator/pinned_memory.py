@@ -32,7 +32,7 @@ _active: list[Simulator] = []
 _wrapped: dict[str, Callable[..., object]] = {}
 
 
-def factories_with_pinning(sim: Simulator) -> dict[str, Callable[..., Any]]:
+def factories_with_pinning(sim: Simulator) -> dict[str, Callable[..., object]]:
     """torch's factories with support for ``pin_memory=True``, for which a CPU build has no allocator.
 
     The same functions for every simulator of the process: Dynamo identifies torch's functions as objects, and treats
@@ -61,7 +61,7 @@ def factories_with_pinning(sim: Simulator) -> dict[str, Callable[..., Any]]:
     return dict(_wrapped)
 
 
-def storage_constructor(sim: Simulator) -> Any:
+def storage_constructor(sim: Simulator) -> object:
     """``torch.UntypedStorage.__new__`` with support for storages on the card."""
     real = torch.UntypedStorage.__base__.__new__
 

@@ -90,7 +90,7 @@ class _Launched:
         self.stream_id = 0
 
 
-def _run(sim: Simulator, name: str, launched: _Launched, *args: object) -> Any:
+def _run(sim: Simulator, name: str, launched: _Launched, *args: object) -> object:
     op = getattr(torch.ops.c10d, name).default
     device = [each for each in torch_names.tree_leaves(args) if isinstance(each, Tensor) and each.is_cuda]
 
@@ -147,7 +147,7 @@ def _on_a_stream_of_its_own(sim: Simulator, launched: _Launched, launch: Callabl
     return ended
 
 
-def _finished(tensors: list[Tensor]) -> Any:
+def _finished(tensors: list[Tensor]) -> object:
     """A future as the CPU backend's: DDP's own hook, which is C++, takes the tensors out of it unasked."""
     if tensors:
         return torch.jit.fork(lambda: tensors)

@@ -191,7 +191,7 @@ class SimGenerator(CpuGenerator):
         self._state = generator._state
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (self.get_state(),)
 
 

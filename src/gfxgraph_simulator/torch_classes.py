@@ -246,7 +246,7 @@ class _Holdings:
             self.sim.call(self.sim.device.runtime_call, "graph_destroy")
 
 
-def _destructor(holdings: _Holdings) -> Any:
+def _destructor(holdings: _Holdings) -> object:
     """An object that releases ``holdings`` when the graph that holds it is really gone, like ``~CUDAGraph``.
 
     A ``__del__`` would not work: torch's class has one from 2.13 on, which does not call super, and the collector
@@ -382,7 +382,7 @@ class SimCUDAGraphBase:
             self._states[state] = state.intragraph_offset
             state.capturing, state.intragraph_offset = False, 0
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
         raise TypeError(f"cannot pickle {type(self).__name__!r} object")  # the text that Python uses for C++ classes
 
     def instantiate(self) -> None:
@@ -468,7 +468,7 @@ class SimCUDAGraphBase:
             )
         return self._exec.handle
 
-    def register_generator_state(self, generator: Any) -> None:
+    def register_generator_state(self, generator: torch.Generator) -> None:
         self._register(generator.state if isinstance(generator, SimGenerator) else generator)
 
     def _register(self, state: GeneratorState) -> None:

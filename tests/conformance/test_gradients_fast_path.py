@@ -272,6 +272,39 @@ def test_a_gradient_is_its_parameters_alone(platform):
     assert_same(grads, [kept[0] * 3, *kept[1:]])
 
 
+def test_backwards_of_all_sizes_and_modules_share_their_memory(platform):
+    """Each has its gradients in the same memory: so other sizes take little more, and in any order all are eager's."""
+    torch.manual_seed(0)
+    nets = [nn.Linear(512, 4096).cuda() for _ in range(2)]  # 8 MiB
+    graphed, eager = [gfxgraph.graphed(each) for each in nets], [copy.deepcopy(each) for each in nets]
+    inputs = [torch.randn(n, 512, device="cuda") for n in (4, 7, 16, 5)]
+    for x in inputs:
+        for g in graphed:
+            for _ in range(3):
+                g(x).sum().backward()
+    pairs = [each._pair for g in graphed for each in Graphed.of(g)._worlds.with_gradients]
+    assert len(pairs) >= 4 and all(each._pool is pairs[0]._pool for each in pairs)
+    before = torch.cuda.memory_stats()["reserved_bytes.all.current"]
+    for n in range(17, 25):
+        for _ in range(3):
+            graphed[0](torch.randn(n, 512, device="cuda")).sum().backward()
+    grown = torch.cuda.memory_stats()["reserved_bytes.all.current"] - before
+    assert grown < 4 * nets[0].weight.nbytes, grown
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    for way, owners in ((graphed, nets), (eager, eager)):
+        for each in owners:
+            each.zero_grad()
+        made = []
+        for i, x in enumerate([*inputs, *inputs]):
+            with torch.cuda.stream(streams[i % 2]):
+                made.append(way[i % 3 % 2](x).square().mean())
+        for at in (3, 0, 7, 1, 6, 2, 5, 4):
+            made[at].backward()
+        torch.cuda.synchronize()
+    for mine, theirs in zip(nets, eager):
+        torch.testing.assert_close([p.grad for p in mine.parameters()], [p.grad for p in theirs.parameters()])
+
+
 @torch.library.custom_op("gfxgraph_tests::undrawn", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def doubled(x: torch.Tensor) -> torch.Tensor:
     """May draw, by its tag, and never does: as attention without dropout."""
@@ -328,3 +361,41 @@ def test_small_gradients_lie_apart_in_few_allocations(platform):
     assert len(set(homes)) == 4 and homes.count(homes[-1]) == 1
     assert all(t.storage_offset() * t.itemsize % 512 == 0 for t in made)
     assert gradients_room._parts_allocator([])() == []
+
+
+@torch.library.custom_op("gfxgraph_tests::sorted_rows", mutates_args=())
+def _sorted_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    order = x[:, 0].argsort(descending=True)
+    return x[order], order
+
+
+@torch.library.custom_op("gfxgraph_tests::sorted_rows_backward", mutates_args=())
+def _sorted_rows_backward(order: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    made = torch.zeros_like(grad)
+    for at, row in enumerate(order.tolist()):
+        made[row] = grad[at]
+    return made.index_select(0, order).index_select(0, order.argsort())
+
+
+def _keep_order(ctx, inputs, output):
+    ctx.save_for_backward(output[1])
+
+
+_sorted_rows.register_fake(lambda x: (torch.empty_like(x), x.new_empty(x.shape[:1], dtype=torch.long)))
+_sorted_rows_backward.register_fake(lambda order, grad: torch.empty_like(grad))
+_sorted_rows.register_autograd(
+    lambda ctx, grad, _: _sorted_rows_backward(*ctx.saved_tensors, grad.contiguous()), setup_context=_keep_order
+)
+
+
+def test_a_backward_that_reads_what_its_forward_left(platform):
+    """As the experts of transformers do without a grouped product: the forward has run before the host reads, and values
+    that have changed make the backward eager.
+    """
+    step = lambda x: _sorted_rows(x * 2)[0].cumsum(0)  # noqa: E731
+    g = gfxgraph.graphed(step)
+    for seed in (0, 0, 0, 0, 1, 0):
+        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(seed)).cuda().requires_grad_()
+        wanted, found = (torch.autograd.grad(each(x).square().sum(), x)[0] for each in (step, g))
+        torch.testing.assert_close(found, wanted)
+    assert g.stats()["replays"] == 4 and "has changed" in str(g.stats()["parts"]), g.explain()

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.buffers import tensors_of
+from gfxgraph.callables.buffers import Buffers, tensors_of
 from gfxgraph.callables.signature import RunEagerly
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.failures import clean_by_hand, heal_capture
@@ -122,6 +122,7 @@ def capture_graph(
     *,
     on_unsafe: OnUnsafe | None = None,
     account: Account | None = None,
+    after: Any = None,
 ) -> tuple[Any, Any]:
     """Capture ``call`` on the arena's stream, after the current stream's work; nothing is executed.
 
@@ -129,6 +130,7 @@ def capture_graph(
         pool: a `SharedPool`, the id of one, or None for memory of its own.
         on_unsafe: overrides the settings', where values that are computed with are constants.
         account: where its replays that are not one launch are counted; its other replays are the caller's to count.
+        after: the graph whose results it finds in memory: a backward's forward.
 
     Returns:
         The graph, and what the call returned.
@@ -145,7 +147,7 @@ def capture_graph(
     torch.clear_autocast_cache()
     try:
         with torch.cuda.stream(place.stream):
-            return _recorded(place.state, getattr(pool, "id", pool), policy, call, account)
+            return _recorded(place.state, getattr(pool, "id", pool), policy, call, account, after)
     except CaptureDied:
         place.renew()
         raise
@@ -154,11 +156,12 @@ def capture_graph(
 
 
 def _recorded(
-    state: process.Process, pool_id: Any, policy: OnUnsafe, call: Callable[[], Any], account: Account | None
+    state: process.Process, pool_id: Any, policy: OnUnsafe, call: Callable[[], Any], account: Account | None, after: Any
 ) -> tuple[Any, Any]:
     graph = graph_class(state)(on_unsafe=policy)
     graph.account = account or Account("a part of a callable", is_part=True)
     graph._follows = False  # what it reads is watched already (worlds.py)
+    graph._reads_after = after
     try:
         graph.capture_begin(pool=pool_id, capture_error_mode="thread_local")
         result = call()
@@ -214,30 +217,18 @@ class Contexts(threading.local):
             self.devices |= {device_index}
 
 
-class Arena:
-    """Pool, capture stream, order of work and memory budget of one device."""
+class Order:
+    """A memory whose captures run in turn: its pool, capture stream, lock and order of work."""
 
-    def __init__(self, state: process.Process, device_index: int) -> None:
-        self.state = state
-        self.device_index = device_index
-        self.contexts = Contexts()
+    last_stream: Any = None
+    last_raw = -1
+    """Handle of the stream that ran the last work."""
+    buffers: Buffers | None = None
+    _pool: weakref.ref[SharedPool] | None = None
+
+    def __init__(self, state: process.Process, device_index: int, stream: Any = None) -> None:
+        self.state, self.device_index, self.stream = state, device_index, stream
         self.lock = new_lock()
-        self.entries: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.n_uses = 0
-        self.stream: Any = None
-        self._pool: weakref.ref[SharedPool] | None = None
-        self.last_stream: Any = None
-        self.last_raw = -1
-        """Handle of the stream that ran the arena's last work."""
-        self.limit: int | None = None
-        """Bytes that graphs may take; None for what the cap leaves of the device."""
-        self.renew()
-
-    def renew(self) -> None:
-        """Use a new pool and stream for future captures; existing graphs keep theirs."""
-        with torch.cuda.device(self.device_index):
-            self._pool = None
-            self.stream = torch.cuda.Stream()
 
     @property
     def pool(self) -> SharedPool:
@@ -255,14 +246,34 @@ class Arena:
         with torch.cuda.device(self.device_index):
             return SharedPool(self.state, self.stream)
 
-    # -- order of work ----------------------------------------------------------------------------
-
     def follow(self, stream: Any) -> None:
-        """Make ``stream`` wait for the arena's last work, and record it as the latest."""
+        """Make ``stream`` wait for the last work, and record it as the latest."""
         if self.last_stream is not None and self.last_stream.cuda_stream != stream.cuda_stream:
             stream.wait_stream(self.last_stream)
         self.last_stream = stream
         self.last_raw = stream.cuda_stream
+
+
+class Arena(Order):
+    """Pool, capture stream, order of work and memory budget of one device."""
+
+    def __init__(self, state: process.Process, device_index: int) -> None:
+        super().__init__(state, device_index)
+        self.contexts = Contexts()
+        self.entries: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.n_uses = 0
+        self.limit: int | None = None
+        """Bytes that graphs may take; None for what the cap leaves of the device."""
+        self.renew()
+
+    def renew(self) -> None:
+        """Use a new pool and stream for future captures; existing graphs keep theirs."""
+        with torch.cuda.device(self.device_index):
+            self._pool, self.stream = None, torch.cuda.Stream()
+        self.backwards = Order(self.state, self.device_index, self.stream)
+        """Of all backward graphs: nothing in it is needed once a replay's gradients are copied out."""
+
+    # -- order of work ----------------------------------------------------------------------------
 
     def advances(self, graph: Any, run: Callable[[], None]) -> bool:
         """Run a replay; return whether it advanced a random generator. torch's tags tell less: attention without
@@ -279,7 +290,7 @@ class Arena:
 
         Does not wait for the device: that is refused while anybody captures on it, and ends that capture.
         """
-        for stream in (self.stream, self.last_stream):
+        for stream in (self.stream, self.last_stream, self.backwards.last_stream):
             if stream is None:
                 continue
             with torch.cuda.stream(stream):

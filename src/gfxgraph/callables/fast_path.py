@@ -22,7 +22,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +32,11 @@ from gfxgraph import torch_names
 from gfxgraph.callables.buffers import GraphOutput, copy_all, from_before, is_dense, last_rows
 from gfxgraph.callables.joined_launch import (
     CopyLaunches,
+    addresses,
     change_refused,
     copy_kernel,
-    hooks_of,
     joined_call,
+    launch_lines,
     part,
     takes,
 )
@@ -66,13 +66,6 @@ IN_TURN = """def fast(args, kwargs):
         try: release()
         except RuntimeError: pass
 """
-_PACK = [struct.Struct(f"={n}Q").pack_into for n in range(MOST + 1)]
-
-
-def _addresses(tensors: Sequence[str]) -> str:
-    """An expression for the addresses of these tensors; a single address for one tensor."""
-    found = ", ".join(f"{tensor}.data_ptr()" for tensor in tensors)
-    return f"({found})" if len(tensors) > 1 else found
 
 
 class Unpacker:
@@ -211,7 +204,7 @@ class GuardWriter(Unpacker):
         which = list(which)
         if which and which != self._located:
             self._located = which
-            self.line(f"places = {_addresses([f't{i}' for i in which])}")
+            self.line(f"places = {addresses([f't{i}' for i in which])}")
 
     def function(self) -> Fast:
         """The fast path, whole."""
@@ -360,46 +353,10 @@ class Writer(GuardWriter):
         """Emit one launch; first update the addresses of arguments (``places``) and results ``out`` (``outs``) in the
         exec.
         """
-        graph = f"graph{k}"
         assert joined is not None
-        launched = joined.launched
-        self.names |= {graph: instance.graph, f"joined{k}": joined, f"at{k}": joined.at, f"go{k}": launched.launch}
-        self.names["change_refused"] = functools.partial(change_refused, self.entry)
-        self.names[f"on{k}"] = launched.on
-        lines = [
-            torchs_graph.taken(graph),
-            "if left < 0: return MISS",
-            f"if stream != at{k}[2]:",
-            f"    on{k}(stream)",
-            f"    at{k}[2] = stream",
-        ]
-        hooks = hooks_of(instance.graph)
-        if hooks:
-            self.names |= {f"hooks{k}_{i}": found for i, found in enumerate(hooks)}
-            lines.append(f"if {' or '.join(f'hooks{k}_{i}' for i in range(len(hooks)))}: return MISS")
-        if getattr(instance.graph, "_retained", None) is not None:
-            self.names[f"retained{k}"] = instance.graph._retained
-            lines.append(f"if retained{k}.sync_before_fire: return MISS")
-        for which, node, places, n, first in (
-            (0, launched.into, "places", len(self._small()), 0),
-            (1, launched.back, "outs", len(out), MOST),
-        ):
-            if node is None:
-                continue
-            name = f"{'back' if which else 'into'}{k}"
-            self.names |= {f"{name}_words": node.words, f"{name}_apply": node.apply, f"pack{n}": _PACK[n]}
-            lines += [
-                f"if {places} != at{k}[{which}]:",
-                f"    at{k}[{which}] = None",
-                f"    pack{n}({name}_words, {8 * first}, *{places})" if n > 1
-                else f"    {name}_words[{first}] = {places}",
-                f"    if {name}_apply():",
-                "        change_refused()",
-                "        return MISS",
-                f"    at{k}[{which}] = {places}",
-            ]  # fmt: skip
-        lines += [f"if go{k}(): return MISS", torchs_graph.stored(graph)]
-        for text in lines:
+        refused = functools.partial(change_refused, self.entry)
+        graph, n = instance.graph, len(self._small())
+        for text in launch_lines(self.names, k, graph, joined.launched, joined.at, n, len(out), refused):
             self.line(indent + text)
 
     # -- results --------------------------------------------------------------------------------------
@@ -448,7 +405,7 @@ class Writer(GuardWriter):
         light = [i for i, source in sources.items() if takes(source, source)]
         self._locate(self._small())
         if light:
-            self.line(f"outs = {_addresses([f'out{i}' for i in light])}")
+            self.line(f"outs = {addresses([f'out{i}' for i in light])}")
         if instance.twin is None:
             self.replay_joined(instance, instance.joined, out=light)
         else:

@@ -72,6 +72,7 @@ from gfxgraph.callables.trace.in_dynamo import CHANGED
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.training.bucketed_gradients import BucketedGradients
 from gfxgraph.callables.worlds import TracedGraph, Worlds
+from gfxgraph.capture.patches.replaced import kept
 from gfxgraph.capture.record.user_lines import line_of_error
 from gfxgraph.capture.undo import is_ours, unbroken
 from gfxgraph.errors import CaptureError, DriverError
@@ -473,6 +474,7 @@ class Graphed:
             raise TypeError(f"gfxgraph.graphed() did not make this module: {type(module).__qualname__}")
         return found
 
+    @kept()
     def capture_all(self, *args: Any, **kwargs: Any) -> dict[str, int]:
         """Capture every bucket now, largest first, by calls.
 

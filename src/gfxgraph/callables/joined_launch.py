@@ -16,7 +16,6 @@ and alignments. If it is not available, or a launch is refused, torch copies. Bo
 
 from __future__ import annotations
 
-import functools
 import logging
 import struct
 from collections.abc import Callable, Sequence
@@ -26,8 +25,9 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.arena import Arena, arena_of, draws, kind_and_line
+from gfxgraph.callables.arena import Arena, Order, arena_of, draws, kind_and_line
 from gfxgraph.callables.buffers import copy_all, is_one_copy
+from gfxgraph.capture import torchs_graph
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.driver.small_copies import MOST, CopyKernel, PreparedCopies
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 
 LARGEST_NBYTES = 1 << 20
-"""Larger tensors are copied by the driver or by torch: for them only device time matters."""
+"""Larger tensors are copied by torch: for them only device time matters."""
+_PACK = [struct.Struct(f"={n}Q").pack_into for n in range(MOST + 1)]
 
 
 class CopyLaunches:
@@ -94,12 +95,13 @@ class FixedCopies:
         self._launches, self._fixed, self._is_into = launches, fixed, is_into
         self.light = light = [i for i, t in enumerate(fixed) if kernel is not None and takes(t, t)]
         self.rest = [i for i in range(len(fixed)) if i not in light]
+        self.parts = [part(fixed[i], fixed[i]) for i in light]
+        """What the kernel copies."""
         self._prepared: list[tuple[Any, PreparedCopies, list[int]]] = []
         for at in range(0, len(light), MOST):
-            which = light[at : at + MOST]
             assert kernel is not None
-            copies = launches.prepare(kernel, [part(fixed[i], fixed[i]) for i in which])
-            self._prepared.append((struct.Struct(f"={len(which)}Q").pack_into, copies, which))
+            copies = launches.prepare(kernel, self.parts[at : at + MOST])
+            self._prepared.append((_PACK[len(light[at : at + MOST])], copies, light[at : at + MOST]))
         self._offset = 0 if is_into else 8 * MOST
 
     def __call__(self, tensors: Sequence[Tensor]) -> None:
@@ -114,11 +116,6 @@ class FixedCopies:
     def by_torch(self, tensors: Sequence[Tensor], which: Sequence[int] | None = None) -> None:
         """Copy tensors of any layout, on the current stream."""
         copy_all(*self._pairs(tensors, range(len(self._fixed)) if which is None else which))
-
-    @property
-    def pairs(self) -> Pairs:
-        """What the kernel copies."""
-        return [(self._fixed[i], self._fixed[i]) for i in self.light]
 
     def _pairs(self, tensors: Sequence[Tensor], which: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
         fixed, given = [self._fixed[i] for i in which], [tensors[i] for i in which]
@@ -217,6 +214,66 @@ def copied(into: Pairs, back: Pairs) -> Any:
     return [(part(*pair)[0], part(*pair)[2]) for pair in into], [part(*pair) for pair in back]
 
 
+def addresses(tensors: Sequence[str]) -> str:
+    """An expression for the addresses of these tensors; a single address for one tensor."""
+    found = ", ".join(f"{tensor}.data_ptr()" for tensor in tensors)
+    return f"({found})" if len(tensors) > 1 else found
+
+
+def launch_lines(
+    names: dict[str, object],
+    k: str,
+    graph: Any,
+    launched: JoinedExec,
+    at: list[object],
+    n_into: int,
+    n_back: int,
+    refused: Callable[[], None],
+) -> list[str]:
+    """The source of one launch on ``stream``, after the addresses of arguments (``places``) and results (``outs``)
+    are updated in the exec; it returns `MISS` if nothing was launched. ``names`` gets what it names.
+
+    Args:
+        at: addresses of arguments and of results in the exec, None if not yet set; and its stream.
+        refused: called where an address could not be changed.
+    """
+    names |= {f"graph{k}": graph, f"at{k}": at, f"go{k}": launched.launch, f"on{k}": launched.on}
+    names["change_refused"] = refused
+    lines = [
+        torchs_graph.taken(f"graph{k}"),
+        "if left < 0: return MISS",
+        f"if stream != at{k}[2]:",
+        f"    on{k}(stream)",
+        f"    at{k}[2] = stream",
+    ]
+    hooks = hooks_of(graph)
+    if hooks:
+        names |= {f"hooks{k}_{i}": found for i, found in enumerate(hooks)}
+        lines.append(f"if {' or '.join(f'hooks{k}_{i}' for i in range(len(hooks)))}: return MISS")
+    if getattr(graph, "_retained", None) is not None:
+        names[f"retained{k}"] = graph._retained
+        lines.append(f"if retained{k}.sync_before_fire: return MISS")
+    for which, node, places, n, first in (
+        (0, launched.into, "places", n_into, 0),
+        (1, launched.back, "outs", n_back, MOST),
+    ):
+        if node is None:
+            continue
+        name = f"{'back' if which else 'into'}{k}"
+        names |= {f"{name}_words": node.words, f"{name}_apply": node.apply, f"pack{n}": _PACK[n]}
+        lines += [
+            f"if {places} != at{k}[{which}]:",
+            f"    at{k}[{which}] = None",
+            f"    pack{n}({name}_words, {8 * first}, *{places})" if n > 1
+            else f"    {name}_words[{first}] = {places}",
+            f"    if {name}_apply():",
+            "        change_refused()",
+            "        return MISS",
+            f"    at{k}[{which}] = {places}",
+        ]  # fmt: skip
+    return [*lines, f"if go{k}(): return MISS", torchs_graph.stored(f"graph{k}")]
+
+
 def change_refused(entry: Captured) -> None:
     """Stop joining for ``entry``: an update of its joined graph was refused."""
     entry.can_join = False
@@ -290,6 +347,7 @@ class CopiedReplay:
         run: replays the graph.
         into: the graph's memory that a call's tensors are copied to.
         back: its results, which are copied to what ``allocate`` makes.
+        order: of the replays that share its memory.
     """
 
     def __init__(
@@ -300,8 +358,9 @@ class CopiedReplay:
         into: Sequence[Tensor],
         back: Sequence[Tensor],
         allocate: Callable[[], list[Tensor]],
+        order: Order,
     ) -> None:
-        self._arena, self._graph, self._run, self._allocate = arena, graph, run, allocate
+        self._arena, self._graph, self._run, self._allocate, self._order = arena, graph, run, allocate, order
         self._device, self._raw_stream = arena.device_index, torch_names._cuda_getCurrentRawStream
         self._stream, self._launches = arena.last_raw, CopyLaunches(arena.state, arena.last_raw)
         kernel = copy_kernel(arena.state, arena.device_index)
@@ -309,28 +368,22 @@ class CopiedReplay:
         self._back = FixedCopies(self._launches, kernel, back, is_into=False)
         self.draws: bool | None = None if graph.is_plain else draws(graph) or graph.is_opaque
         """Whether a replay draws random numbers, which only torch's own provides; None before the first shows it."""
-        self._joined: JoinedExec | None = None
-        self._hooks = hooks_of(graph)
-        self._sides: list[tuple[Any, Any, list[int], list[Any]]] = []
-        """Of arguments and of results: the node, what packs its addresses, which tensors, its present addresses."""
+        self.replay: Callable[..., list[Tensor]] = self._replay
+        """Copy in, launch on the current stream, copy out, where gradients are off.
 
-    def __call__(self, given: Sequence[Tensor], are_alike: bool = True) -> list[Tensor]:
-        """Copy in, launch on the current stream, copy out; where gradients are off.
-
-        Args:
-            are_alike: what is given has the layout of the graph's memory.
+        Args: what is given, and whether that has the layout of the graph's memory.
         """
+
+    def _replay(self, given: Sequence[Tensor], are_alike: bool = True) -> list[Tensor]:
         stream = self._raw_stream(self._device)
+        if stream != self._order.last_raw:
+            self._order.follow(torch.cuda.current_stream(self._device))
         if stream != self._stream:
             self._stream = stream
             self._launches.to(stream)
-            if self._joined is not None:
-                self._joined.on(stream)
         if self._device not in self._arena.contexts.devices:
             self._arena.contexts.give(self._device)
         made = self._allocate()
-        if self._joined is not None and are_alike and self._launched(self._joined, given, made):
-            return made
         self._into(given) if are_alike else self._into.by_torch(given)
         is_first = self.draws is None
         if is_first:
@@ -342,57 +395,49 @@ class CopiedReplay:
             self._join()
         return made
 
-    def _launched(self, joined: JoinedExec, given: Sequence[Tensor], made: Sequence[Tensor]) -> bool:
-        """Launch all as one; False if nothing was launched."""
-        left = self._graph._left - 1
-        if left < 0 or any(self._hooks):
-            return False
-        for (node, pack, which, at), tensors in zip(self._sides, (given, made)):
-            places = [tensors[i].data_ptr() for i in which]
-            if places != at[0]:
-                at[0] = None
-                pack(*places)
-                if node.apply():
-                    self._joined = None
-                    self._arena.state.report("join_refused", "copies are launched on their own", level=logging.INFO)
-                    return False
-                at[0] = places
-        if self._into.rest:
-            self._into.by_torch(given, self._into.rest)
-        if joined.launch():
-            return False
-        self._graph._left = left
-        if self._back.rest:
-            self._back.by_torch(made, self._back.rest)
-        return True
-
     def _join(self) -> None:
-        state, device = self._arena.state, self._arena.device_index
-        into, back = self._into.pairs, self._back.pairs
+        """Launch all as one from now on, if possible."""
+        state, device = self._arena.state, self._device
+        into, back = self._into.parts, self._back.parts
         kernel = copy_kernel(state, device)
         if not (into or back) or kernel is None or not joins(state, device):
             return
         if why_not_graph(state, self._graph, len(into) + len(back), MOST_NODES):
             return
-        if getattr(getattr(self._graph, "_retained", None), "sync_before_fire", False):
-            return
         driver = state.driver
         assert driver is not None
         try:
             raw = int(state.base.raw_cuda_graph(self._graph))
-            self._joined = joined = driver.joined(
-                kernel, raw, [part(to, to) for to, _ in into], [part(*pair) for pair in back], self._stream
-            )
+            joined = driver.joined(kernel, raw, into, back, self._stream)
         except RuntimeError as error:
             if is_interrupt(error):
                 raise
             why = f"copies are launched on their own: {kind_and_line(error)}"
             state.report("not_joined", why, level=logging.INFO)
             return
-        for node, copies, first in ((joined.into, self._into, 0), (joined.back, self._back, 8 * MOST)):
-            pack: Any = struct.Struct(f"={len(copies.light)}Q").pack_into
-            fill = functools.partial(pack, node and node.words, first)
-            self._sides.append((node, fill, copies.light, [[] if node is None else None]))
+        names: dict[str, Any] = {"raw_stream": self._raw_stream, "device": device, "order": self._order}
+        names |= {"devices": self._arena.contexts.devices, "allocate": self._allocate, "slow": self._replay}
+        names |= {"into": self._into, "back": self._back}
+        at: list[object] = [None, None, self._stream]
+        lines = launch_lines(names, "", self._graph, joined, at, len(into), len(back), self._refused)
+        lines = [
+            "stream = raw_stream(device)",
+            "if not are_alike or stream != order.last_raw or device not in devices: return MISS",
+            "made = allocate()",
+            f"places = {addresses([f'given[{i}]' for i in self._into.light])}",
+            f"outs = {addresses([f'made[{i}]' for i in self._back.light])}",
+            *(["into.by_torch(given, into.rest)"] if self._into.rest else []),
+            *lines,
+            *(["back.by_torch(made, back.rest)"] if self._back.rest else []),
+            "return made",
+        ]
+        text = "\n    ".join(["def replay(given, are_alike=True):", *lines])
+        exec(text.replace("MISS", "slow(given, are_alike)"), names)
+        self.replay = names.pop("replay")  # left in, it would refer to itself
+
+    def _refused(self) -> None:
+        self.replay = self._replay
+        self._arena.state.report("join_refused", "copies are launched on their own", level=logging.INFO)
 
 
 def hooks_of(graph: Any) -> list[Any]:

@@ -8,8 +8,7 @@ is checked before each replay; what changed is named.
 from __future__ import annotations
 
 import itertools
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -24,12 +23,6 @@ from gfxgraph.capture.replay.graph_tensors import has_layout, storage_address
 from gfxgraph.watching.watch import Unwatchable
 
 _tokens = itertools.count(1)
-grad_of = operator.attrgetter("grad")
-
-
-def is_kept(gradients: Sequence[tuple[Tensor, Tensor | None]]) -> bool:
-    """Whether each parameter has this gradient."""
-    return all(map(operator.is_, map(grad_of, [p for p, _ in gradients]), [grad for _, grad in gradients]))
 
 
 class SeenState:
@@ -52,7 +45,7 @@ class SeenState:
 
     def fits(self) -> bool:
         """True if the gradients are those that the graph depends on."""
-        return is_kept(self.gradients)
+        return all(parameter.grad is grad for parameter, grad in self.gradients)
 
     def is_same(self) -> bool:
         """False if something may have changed."""

@@ -23,9 +23,10 @@ Source: torch 2.9.1 to 2.15 CUDAGraph sources; measured on an H200 (tests/gpu/te
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -44,6 +45,7 @@ from gfxgraph.types import CaptureStatus
 if TYPE_CHECKING:
     from gfxgraph.capture.session import Session
 
+_T = TypeVar("_T")
 # torch's own refusals that leave the capture alive: the graph can be split at the operation.
 _REFUSALS = (
     "called a synchronizing CUDA operation",
@@ -56,6 +58,20 @@ _UNREGISTERED = ("not in capture mode", "not registered with the capturing graph
 
 # capture_end's error if capture_begin refused its arguments before it changed anything.
 _NEVER_BEGAN = "Capture must end on the same stream it began on."
+
+
+def aborting(call: Callable[..., _T]) -> Callable[..., _T]:
+    """Wrap a call of a session's: an error that leaves it ends the capture."""
+
+    @functools.wraps(call)
+    def guarded(session: Session, *args: object, **kwargs: object) -> _T:
+        try:
+            return call(session, *args, **kwargs)
+        except BaseException as error:
+            session.abort(error)
+            raise
+
+    return guarded
 
 
 def refuse_if_busy(session: Session) -> None:

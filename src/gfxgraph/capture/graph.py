@@ -106,6 +106,8 @@ class BridgedGraph(_TorchsGraph):
         self._deep: Any = None
         self._held: HeldInputs | None = None
         self._follows = True
+        self._reads_after: BridgedGraph | None = None
+        """The graph whose results in memory this one reads: replayed before a host step of the capture runs."""
         self._is_strict = False
         self._state = state  # last: an object without it has nothing to clean up
         state.graphs.add(self)

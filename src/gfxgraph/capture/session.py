@@ -113,38 +113,30 @@ class Session:
 
     # -- begin and end ------------------------------------------------------------------------------
 
+    @failures.aborting
     def begin(self, extra: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
         """Begin the first segment on the user's graph object.
 
         Args:
             extra: torch's further arguments for it.
         """
-        try:
-            repair(everything=False)
-            self.outer = process.active_session()
-            process.sessions().append(self)
-            undo = self.undo
-            undo.note(partial(hush, False))
-            if self.outer is not None:
-                undo.note(self._resume_outer)
-                self.outer.suspend()
-            undo.note(self._let_go)
-            undo.note(self.optimizers.give_back_rates)
-            undo.note(self._put_back)
-            undo.note(partial(replaced.leave, self))
-            # Before the first segment opens: garbage collected inside it could destroy a graph.
-            replaced.enter(self)
-            undo.note(self._settle_random_states)
-            undo.note(self.moving.stop)
-            undo.note(partial(failures.discard, self))
-            undo.note(self.make_room_for_threads)
-            self.open_segment(self.graph_ref(), extra)
-            self._take_thread()
-            self.values.take_over()
-            self.recorder.paused = False
-        except BaseException as error:
-            self.abort(error)
-            raise
+        repair(everything=False)
+        self.outer = process.active_session()
+        process.sessions().append(self)
+        undo = self.undo
+        undo.note(partial(hush, False))
+        if self.outer is not None:
+            undo.note(self._resume_outer)
+            self.outer.suspend()
+        undo.note(self._let_go, self.optimizers.give_back_rates, self._put_back, partial(replaced.leave, self))
+        # Before the first segment opens: garbage collected inside it could destroy a graph.
+        replaced.enter(self)
+        undo.note(self._settle_random_states, self.moving.stop, partial(failures.discard, self))
+        undo.note(self.make_room_for_threads)
+        self.open_segment(self.graph_ref(), extra)
+        self._take_thread()
+        self.values.take_over()
+        self.recorder.paused = False
 
     def _take_thread(self) -> None:
         """Start recording this thread."""
@@ -164,19 +156,16 @@ class Session:
         if self._had_threads and not process.sessions():
             torch.autograd.set_multithreading_enabled(True)
 
+    @failures.aborting
     def end(self) -> Program:
         """End the last segment, undo what splits executed, and return the program."""
-        try:
-            with capture_lock.unnoticed():
-                self.end_segment(final=True)
-                self.values.take_back()
-                for problem in self.undo.take_back():
-                    raise problem
-                self._finish_program()
-            self.lifecycle.to(CaptureState.CAPTURED)
-        except BaseException as error:
-            self.abort(error)
-            raise
+        with capture_lock.unnoticed():
+            self.end_segment(final=True)
+            self.values.take_back()
+            for problem in self.undo.take_back():
+                raise problem
+            self._finish_program()
+        self.lifecycle.to(CaptureState.CAPTURED)
         self._leave_stack()
         program, self.program = self.program, Program(self.program.launch)
         return program
@@ -383,25 +372,19 @@ class Session:
         self.suspend()
         self.resume()
 
+    @failures.aborting
     def suspend(self) -> None:
         """Close the segment to make room for a capture inside this one."""
-        try:
-            self.recorder.paused = True
-            with self.streams.be_on_own():
-                self.end_segment()
-        except BaseException as error:
-            self.abort(error)
-            raise
+        self.recorder.paused = True
+        with self.streams.be_on_own():
+            self.end_segment()
 
+    @failures.aborting
     def resume(self) -> None:
         if self.lifecycle.state is CaptureState.OUTSIDE:
-            try:
-                with self.streams.be_on_own():
-                    self.open_segment(self.new_graph())
-                self.recorder.paused = False
-            except BaseException as error:
-                self.abort(error)
-                raise
+            with self.streams.be_on_own():
+                self.open_segment(self.new_graph())
+            self.recorder.paused = False
 
     def new_graph(self) -> Any:
         return replaced.own_class(self.state.base)(keep_graph=True)
@@ -446,7 +429,8 @@ class Session:
         program = self.program
         program.generators = self.generators.states()
         graph_memory = set[int]().union(*list(self.state.graph_memory.values()))
-        ranges = pool_ranges(tuple(self.pool_id)) if self.has_users_pool else []
+        is_others = self.has_users_pool and tuple(self.pool_id) not in runtime_workarounds.own_pools
+        ranges = pool_ranges(tuple(self.pool_id)) if is_others else []
         for value, tensor in self.recorder.externals.items():
             in_pool, address = False, value.address
             if address or tensor.is_cuda:

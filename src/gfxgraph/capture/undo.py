@@ -51,9 +51,9 @@ class Undo:
     def __bool__(self) -> bool:
         return bool(self._calls)
 
-    def note(self, call: Callable[[], object]) -> None:
-        """Have ``call`` made before all that was noted earlier."""
-        self._calls.append(call)
+    def note(self, *calls: Callable[[], object]) -> None:
+        """Have ``calls`` made, the last first, before all that was noted earlier."""
+        self._calls += calls
 
     def note_last(self, call: Callable[[], object]) -> None:
         """Have ``call`` made after all others."""

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -82,7 +81,7 @@ class RunEnd:
         return status
 
 
-def _rows(folder: Path) -> list[dict[str, Any]]:
+def _rows(folder: Path) -> list[dict[str, object]]:
     """``stats()`` of each process: what it wrote at its end, else the last that a killed one had kept."""
     found = [json.loads(line) for line in _lines(folder / "stats")]
     ended = {row["pid"] for row in found}

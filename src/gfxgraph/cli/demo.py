@@ -123,7 +123,7 @@ def run_example(place: DemoDevice, arguments: list[str]) -> tuple[dict[str, obje
         if done.returncode != 0:
             click.echo(f"The example ended with status {done.returncode}; it says why above.", err=True)
             sys.exit(_contract.COULD_NOT)
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        result: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
         return result, json.loads(stats.read_text(encoding="utf-8").splitlines()[-1])["stats"]
 
 

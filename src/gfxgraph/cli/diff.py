@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -40,7 +39,7 @@ def command(one: Path, other: Path, rtol: float, as_json: bool, quiet: bool) -> 
     # lazily: it needs torch
     from gfxgraph.reporting.dump import differences
 
-    rows: list[dict[str, Any]] = [
+    rows: list[dict[str, object]] = [
         {"name": name, "difference": most, "relative": relative, "what": what}
         for name, most, relative, what in differences(_read(one), _read(other))
         if relative > rtol

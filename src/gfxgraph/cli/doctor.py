@@ -9,7 +9,6 @@ import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -120,7 +119,7 @@ def _refuse_unfit(ctx: click.Context, selftest: bool, is_native: bool) -> None:
             raise click.UsageError(f"--{name.removeprefix('is_').replace('_', '-')} {why}", ctx)
 
 
-def report(environment: Environment, found: list[CheckResult]) -> dict[str, Any]:
+def report(environment: Environment, found: list[CheckResult]) -> dict[str, object]:
     """Everything doctor knows, as plain data; also what a recorded environment is read from."""
     decisions = decide(environment)
     return {

@@ -192,7 +192,7 @@ class ConditionalGraph:
                 process.tell("fallback", f"branch {name!r} could not be captured: {type(error).__name__}: {error}")
 
     @unbroken
-    def run(self, branch: object, input_tensor: Tensor | None = None) -> Any:
+    def run(self, branch: object, input_tensor: Tensor | None = None) -> object:
         """Run one branch.
 
         Args:

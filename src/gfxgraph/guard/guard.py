@@ -273,7 +273,7 @@ class DeepCapture:
             process.require().report("guard_without_red_zones", str(error.fields.get("why")), "", "")
         use_cache(True)
 
-    def pool(self, asked: object) -> Any:
+    def pool(self, asked: object) -> object:
         """The pool to capture into, overriding the program's choice."""
         return self.zones.pool.id if self.zones is not None else asked
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -208,7 +208,7 @@ _LOWEST_ADDRESS = 1 << 16
 def uses_of(entry: Entry, program: Program, names: TensorNames | None = None) -> list[TensorUse]:
     """The tensors that an operation reads and writes, once each."""
     found: list[TensorUse] = []
-    seen: set[Any] = set()
+    seen: set[object] = set()
     for role, spec in (("input", (*entry.args, *entry.kwargs.values())), ("output", entry.outputs)):
         for value in leaves(spec):
             if value in seen:

@@ -32,7 +32,6 @@ class OngoingRecording(Protocol):
 
     paused: bool
     is_wary: bool
-    externals: dict[object, object]
 
     def adopt(self, out: object) -> None: ...
     def __torch_dispatch__(self, func: object, types: object, args: object = ..., kwargs: object = ...) -> object: ...
@@ -42,7 +41,6 @@ class SharingValues(Protocol):
     """The host values of a running capture, which other threads may be told of."""
 
     def share(self) -> None: ...
-    def take_back(self) -> None: ...
 
 
 class OngoingCapture(Protocol):

@@ -101,7 +101,7 @@ class Checked:
     def is_one_graph(self) -> bool:
         return self.n_graphs <= 1 and not self.findings
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return asdict(self) | {"is_one_graph": self.is_one_graph}
 
 
@@ -174,7 +174,7 @@ def _module(name: str) -> object:
     return module
 
 
-def arguments(fn: Callable[..., object], expressions: Sequence[str], target: str = "") -> list[Any]:
+def arguments(fn: Callable[..., object], expressions: Sequence[str], target: str = "") -> list[object]:
     """The values of ``expressions``, which may use ``torch``; as many as the function requires.
 
     Raises:

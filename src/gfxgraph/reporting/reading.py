@@ -13,7 +13,6 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Any
 
 from torch import Tensor
 
@@ -323,7 +322,7 @@ def _nbytes_of(pool: tuple[int, int] | None) -> int:
     return sum(end - start for start, end in pool_ranges(pool)) if pool is not None else 0
 
 
-def memory_report() -> dict[str, Any]:
+def memory_report() -> dict[str, object]:
     """Memory that graphs take, in bytes: torch's pools, the runtime's own for graph execs, workspaces.
 
     Returns:

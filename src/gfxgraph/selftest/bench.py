@@ -39,7 +39,7 @@ class Case:
     run: Callable[[Bench], None]
     limit_s: float = 90
     may_fall_back: bool = False
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

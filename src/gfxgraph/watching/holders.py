@@ -32,13 +32,14 @@ REPLACED = object()
 """What is found where another module is, or none."""
 MOST_OBJECTS = 20_000
 """Looked at in one search: a twentieth of a second."""
-_SLOTS = ("_parameters", "_buffers", "_modules")
+SLOTS = ("_parameters", "_buffers", "_modules")
 _OPAQUE = (
     str, bytes, int, float, complex, bool, types.NoneType, type, types.ModuleType, types.CodeType, types.FrameType,
     types.BuiltinFunctionType, torch.dtype, torch.device, torch.Size, range, slice,
 )  # fmt: skip
 _LIBRARIES = frozenset(("torch", "gfxgraph", "numpy", "logging", "threading", "_pytest", "pluggy", "importlib", "re"))
 _ORDERED = (OrderedDict, defaultdict)
+_OF_ITEMS = (dict, list, tuple)
 _PASSED = (types.MethodType, functools.partial)
 MOST_ITEMS = 10_000
 _MODULES_OWN = frozenset(vars(nn.Module()))
@@ -125,13 +126,6 @@ class Holder:
         name, scope, _ = self.variable or ("", None, None)
         return bound_to(name, scope)
 
-    def ways(self) -> Iterator[tuple[Any, str, Any]]:
-        """For each step: the object, and its kind and key."""
-        value = self.root()
-        for kind, key in self.steps:
-            yield value, kind, key
-            value = step(value, kind, key)
-
 
 def locals_of(frame: FrameType) -> Mapping[str, object]:
     """The frame's variables now.
@@ -176,7 +170,7 @@ def step(owner: Any, kind: str, key: Any) -> Any:
     own: dict[str, Any] = getattr(owner, "__dict__", _NONE)
     if key in own:
         return own[key]
-    for slot in _SLOTS if "_modules" in own else ():
+    for slot in SLOTS if "_modules" in own else ():
         names = own.get(slot) or _NONE
         if key in names:
             return names[key]
@@ -276,7 +270,7 @@ class Search:
     def _look_into_module(self, node: _Reached) -> None:
         value = node.value
         prefix, own = node.name if _is_module(node.up) else type(value).__name__, vars(value)
-        tables: list[dict[str, Any]] = [*(own.get(slot) or _NONE for slot in _SLOTS), own]
+        tables: list[dict[str, Any]] = [*(own.get(slot) or _NONE for slot in SLOTS), own]
         for name, item in [row for each in tables for row in each.items()]:
             if name not in _MODULES_OWN:
                 self._meet(item, node, name, True, f"{prefix}.{name}")
@@ -353,13 +347,14 @@ def _holder(node: _Reached) -> Holder | None:
     steps: list[tuple[str, Any]] = []
     at: _Reached = node
     while at.is_step and at.up is not None:
-        steps.insert(0, ("item" if issubclass(type(at.up.value), dict | list | tuple) else "attribute", at.key))
+        steps.append(("item" if issubclass(type(at.up.value), _OF_ITEMS) else "attribute", at.key))
         at = at.up
+    steps.reverse()
     if not steps or issubclass(type(at.value), tuple):
         return None
     owner = node.up
-    own = vars(owner.value) if owner is not None and _is_module(owner) else {}
-    is_slot = any(node.key in (own.get(slot) or ()) for slot in _SLOTS[:2])
+    own = vars(owner.value) if owner is not None and _is_module(owner) else _NONE
+    is_slot = any(node.key in own[slot] for slot in SLOTS[:2] if own.get(slot))
     last = _weakly(owner.value) if owner is not None and steps[-1][0] == "attribute" else None
     root, variable = _weakly(at.value), (at.name, at.key, type(at.value)) if type(at.key) is not str else None
     root = root or functools.partial(_same, at.value)

@@ -42,7 +42,7 @@ _MOST_VIEWS = 8
 if np is not None:
     # All of memory; only ever indexed. Kept out of local names, because a debugger that shows them would print it.
     _memory = memoryview((ctypes.c_uint64 * (1 << 44)).from_address(_WORD))
-    _gather = np.ndarray((1 << 44) - 1, np.uint64, _memory).__getitem__  # 100 ns less than ``take``
+    _gather = np.ndarray((1 << 44) - 1, np.uint64, _memory).__getitem__
 
 
 def words_at(address: int, n: int) -> list[int]:

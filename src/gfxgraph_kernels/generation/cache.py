@@ -13,6 +13,8 @@ step. The host knows which; a decoder keeps one graph for each state.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +41,15 @@ class CachePosition:
     """True if the next token pushes the oldest out of the windows."""
     is_decoding: bool = False
     """True inside a step of one token, False while reading the prompt."""
+
+    @contextmanager
+    def decoding(self) -> Iterator[None]:
+        """Inside it is a step."""
+        self.is_decoding = True
+        try:
+            yield
+        finally:
+            self.is_decoding = False
 
 
 class FixedLayer(StaticLayer):  # type: ignore[misc]
@@ -121,12 +132,16 @@ class FixedCache(StaticCache):  # type: ignore[misc]
         """Width of the sliding windows; 0 if no layer has one."""
         return max((layer.max_cache_len for layer in self.layers if layer.is_sliding), default=0)
 
+    @property
+    def held(self) -> list[Tensor]:
+        """Keys and values of all layers."""
+        return [t for layer in self.layers if layer.is_initialized for t in (layer.keys, layer.values)]
+
     def reset(self) -> None:
         """Clear the cache by overwriting it, so that no stale value can leak through a mask."""
         self.place.n_cached, self.place.is_full, self.place.is_decoding = 0, False, False
-        held = [t for layer in self.layers if layer.is_initialized for t in (layer.keys, layer.values)]
         lengths = [layer.cumulative_length for layer in self.layers]
-        for group in (held, [length for length in lengths if length.device == self.place.position.device]):
+        for group in (self.held, [length for length in lengths if length.device == self.place.position.device]):
             if group:
                 torch_names._foreach_zero_(group)
         for layer in self.layers:

@@ -25,7 +25,7 @@ import math
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -40,6 +40,9 @@ from gfxgraph_kernels.generation.cache import CACHE, CachePosition, FixedCache
 from gfxgraph_kernels.generation.choice import TokenChoice
 from gfxgraph_kernels.generation.loop import Loop, Request
 from gfxgraph_kernels.model_parts import are_near
+
+if TYPE_CHECKING:
+    from gfxgraph_kernels.modules import Applied
 
 MAX_CHOICES = 16
 """Most captured ways of choosing that a decoder keeps."""
@@ -65,7 +68,7 @@ class Decoder:
     """
 
     def __init__(
-        self, model: Any, place: Arena, batch: int, cache_len: int, counts: Counter[str], applied: Any = None
+        self, model: Any, place: Arena, batch: int, cache_len: int, counts: Counter[str], applied: Applied | None
     ) -> None:
         self._model = weakref.ref(model)
         self.arena = place
@@ -81,14 +84,16 @@ class Decoder:
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self.position = zeros(1)
+        self.counters = zeros(1 + batch)
+        """Both kinds of positions, so that one launch moves them on."""
+        self.position, self.position_ids = self.counters[:1], self.counters[1:, None]
         self.cache = FixedCache(config, cache_len, CachePosition(self.position))
-        self.token, self.position_ids = zeros(batch, 1), zeros(batch, 1)
+        self.token = zeros(batch, 1)
         self.history = zeros(batch, self.capacity)
         self.positions = zeros(batch, self.capacity)
         """Of the prompt's tokens."""
         self.mask = zeros(batch, self.capacity, dtype=torch.bool)
-        self.masks: Any = None
+        self.masks: Tensor | dict[str, Tensor] | None = None
         """Masks of a step, in which each token makes its slot visible; None if they are made anew in each step."""
         self.ignored, self.unfinished = zeros(batch), zeros(batch)
         self.alive = zeros(self.capacity)
@@ -118,47 +123,38 @@ class Decoder:
         """Fill the cache from ``size`` tokens; compute the scores of the next one, and the masks of a step.
 
         Args:
-            is_padded: the prompt may end before; its last token is at ``self.position``.
+            is_padded: the prompt may end before, at ``self.position``.
         """
         self.cache.reset()
         given = {**self.extras, CACHE: self.cache, "attention_mask": self.mask[:, :size] if has_mask else None}
         if self.has_positions:
             given["position_ids"] = self.positions[:, :size]
         if is_padded and "logits_to_keep" in given:
-            given["logits_to_keep"] = self.position
+            given["logits_to_keep"] = self.position - 1
         inputs = self.model.prepare_inputs_for_generation(
             self.history[:, :size], next_sequence_length=size, is_first_iteration=True, **given
         )
         scores = self.model(**inputs, return_dict=True).logits
         if is_padded:
-            if scores.shape[1] > 1:
-                scores = scores.index_select(1, self.position)
-            unread = (torch.arange(size, device=scores.device) > self.position)[:, None]
-            for layer in self.cache.layers:
-                for held in (layer.keys, layer.values):
-                    held[:, :, :size].masked_fill_(unread, 0)
+            scores = scores if scores.shape[1] == 1 else scores.index_select(1, self.position - 1)
+            unread = (torch.arange(size, device=scores.device) >= self.position)[:, None]
+            for held in self.cache.held:
+                held[:, :, :size].masked_fill_(unread, 0)
         scores = scores[:, -1]
         if self.logits.shape != scores.shape:
             self.logits = torch.empty_like(scores, dtype=torch.float32, memory_format=torch.contiguous_format)
         self.logits.copy_(scores)
-        if self.cache.window or hasattr(self.model, "create_masks_for_generate"):
-            return
-        self.position.add_(1)
-        self.cache.place.is_decoding = True
-        try:
-            made = to_add(self)
-        finally:
-            self.cache.place.is_decoding = False
-        self.position.sub_(1)
-        if self.masks is None:
-            self.masks = torch_names.tree_map_only(Tensor, torch.clone, made)
-        for mask, new in zip(_each(self.masks), _each(made)):
-            mask.copy_(new)
+        if not self.cache.window and not hasattr(self.model, "create_masks_for_generate"):
+            with self.cache.place.decoding():
+                made = to_add(self)
+            if self.masks is None:
+                self.masks = torch_names.tree_map_only(Tensor, torch.clone, made)
+            for mask, new in zip(_each(self.masks), _each(made)):
+                mask.copy_(new)
 
     def forward(self) -> None:
         """Read the token; compute the scores of the next one."""
-        self.cache.place.is_decoding = True
-        try:
+        with self.cache.place.decoding():
             for mask in _each(self.masks):
                 mask.index_fill_(-1, self.position, mask.dtype is torch.bool)  # 0 is added to what is seen
             masks = to_add(self) if self.masks is None else self.masks
@@ -166,14 +162,11 @@ class Decoder:
             if self.has_positions:
                 inputs["position_ids"] = self.position_ids
             scores = self.model(**inputs, return_dict=True).logits
-        finally:
-            self.cache.place.is_decoding = False
+        self.counters.add_(1)
         self.logits.copy_(scores[:, -1])
 
     def choose(self, choice: TokenChoice, scores: Tensor) -> None:
         """Pick the next token and store it everywhere."""
-        self.position.add_(1)
-        self.position_ids.add_(1)
         if self.is_choosing:
             tokens = kernels.sample(scores) if choice.do_sample else kernels.greedy(scores)
         elif choice.do_sample:
@@ -232,12 +225,12 @@ class Decoder:
             self.mask[:, :n_prompt] = mask
         if request.choice.ignored is not None:
             self.ignored.copy_(request.choice.ignored)
-        self.position.fill_(n_prompt - 1)
+        self.position.fill_(n_prompt)
         self.unfinished.fill_(1)
         if positions is not None:
             self.positions.copy_(positions[:, -1:].expand_as(self.positions))
             self.positions[:, :n_prompt] = positions
-            self.position_ids.copy_(positions[:, -1:].expand_as(self.position_ids))
+            self.position_ids.copy_((positions[:, -1:] + 1).expand_as(self.position_ids))
         self._read(n_prompt, has_mask)
         self.cache.place.n_cached = n_prompt
 
@@ -313,11 +306,10 @@ class Decoder:
     def report(self) -> dict[str, Any]:
         """Sizes, what is captured, and why the rest is not."""
         parts = [*self.prompts.values(), *self.forwards.values(), *self.choices.values()]
-        held = [t for layer in self.cache.layers if layer.is_initialized for t in (layer.keys, layer.values)]
         return {
             "batch": self.batch,
             "cache_len": self.capacity - 1,
-            "cache_bytes": sum(tensor.numel() * tensor.element_size() for tensor in held),
+            "cache_bytes": sum(tensor.numel() * tensor.element_size() for tensor in self.cache.held),
             "prompts": sum(bool(part.graphs) for part in self.prompts.values()),
             "forwards": sum(bool(part.graphs) for part in self.forwards.values()),
             "nodes": [sum(map(_n_nodes, part.graphs)) for part in self.forwards.values()],
@@ -326,7 +318,7 @@ class Decoder:
         }
 
 
-def _each(masks: Any) -> list[Tensor]:
+def _each(masks: object) -> list[Tensor]:
     """The tensors of masks: one, or one for each kind of layer."""
     found = masks.values() if isinstance(masks, dict) else [masks]
     return [mask for mask in found if isinstance(mask, Tensor)]

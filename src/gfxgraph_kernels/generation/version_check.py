@@ -31,13 +31,13 @@ _answers: dict[str, str] = {}
 
 def why_not(device: object) -> str:
     """Why no call is served in this process; "" if calls may be."""
-    version = adapters.get("transformers").version()
     with _lock:
-        if version not in _answers:
+        if not _answers:
+            version = adapters.get("transformers").version()
             _answers[version] = ""  # meanwhile, so that the tiny models' own calls are served
             reason = _try(version, device)
             _answers[version] = f"transformers {version} does not fit the adapter ({reason})" if reason else ""
-        return _answers[version]
+        return next(iter(_answers.values()))
 
 
 def _try(version: str, device: object) -> str:

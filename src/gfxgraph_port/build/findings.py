@@ -8,7 +8,6 @@ Stays out: stdout.
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from gfxgraph_port.archs import select
 from gfxgraph_port.audit import audit
@@ -34,7 +33,7 @@ _DO = {
 }  # fmt: skip
 
 
-def as_json(root: str, verdict: Verdict, lang: str = "en", real: BuildOutcome | None = None) -> dict[str, Any]:
+def as_json(root: str, verdict: Verdict, lang: str = "en", real: BuildOutcome | None = None) -> dict[str, object]:
     """The verdict as plain data; errors of the project's build stand with the compiler's, each once."""
     left = list(verdict.left)
     known = {(x.path, x.line, x.text) for x in left}

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -28,7 +28,7 @@ class _Group(_contract.Group):
         ctx.meta["gfxgraph.help"] = bool({"-h", "--help"} & set(args))
         return super().parse_args(ctx, args)
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         if not ctx.meta["gfxgraph.help"]:
             need_parsers()
         return super().invoke(ctx)
@@ -185,7 +185,7 @@ def rules_command(lang: str, as_json: bool) -> None:
     Console(highlight=False).print(table)
 
 
-def _rule_row(loaded: Loaded, lang: str) -> dict[str, Any]:
+def _rule_row(loaded: Loaded, lang: str) -> dict[str, object]:
     rule = loaded.rule
     return {
         "rule": rule.id, "code": rule.code, "severity": rule.severity.label, "phase": rule.phase,
@@ -194,7 +194,7 @@ def _rule_row(loaded: Loaded, lang: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rule_json(loaded: Loaded, lang: str) -> dict[str, Any]:
+def _rule_json(loaded: Loaded, lang: str) -> dict[str, object]:
     text = loaded.rule.text(lang)
     examples = {kind: loaded.rule.files(kind) for kind in ("bad", "good")}
     return {**_rule_row(loaded, lang), "why": text.why, "do": text.do, "versions": loaded.rule.versions, **examples}

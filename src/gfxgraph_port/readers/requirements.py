@@ -10,7 +10,6 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -132,7 +131,7 @@ class RequirementFile:
                     RequiredPackage(canonicalize_name(match.group(1)), "", (), number, raw.strip(), "lock")
                 )
 
-    def _toml(self, data: dict[str, Any]) -> None:
+    def _toml(self, data: dict[str, object]) -> None:
         project, poetry = _table(data, "project"), _table(_table(data, "tool"), "poetry")
         lists = [("", project.get("dependencies")), *_table(project, "optional-dependencies").items(),
                  *_table(data, "dependency-groups").items(),
@@ -148,7 +147,7 @@ class RequirementFile:
             for url in re.findall(r"https?://[^\s\"']+", raw):
                 self.indexes.append(PackageIndex(url, number))
 
-    def _poetry(self, table: dict[str, Any], group: str) -> None:
+    def _poetry(self, table: dict[str, object], group: str) -> None:
         for name, spec in table.items():
             if name == "python":
                 continue
@@ -170,7 +169,7 @@ class RequirementFile:
                 yield need
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parsed(text: str) -> dict[str, object]:
     """TOML that anybody may have written: a parser keeps every beginning of a dotted key, so its parts are counted.
 
     Raises:
@@ -184,10 +183,10 @@ def _parsed(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def _table(data: Any, key: str) -> dict[str, Any]:
+def _table(data: object, key: str) -> dict[str, object]:
     value = data.get(key) if isinstance(data, dict) else None
     return value if isinstance(value, dict) else {}
 
 
-def _strings(value: Any) -> list[str]:
+def _strings(value: object) -> list[str]:
     return [v for v in value if isinstance(v, str)] if isinstance(value, list) else []

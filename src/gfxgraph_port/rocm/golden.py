@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gfxgraph import files, torch_names
 
@@ -28,6 +29,10 @@ SHAPES = ((1, 32, 512), (4, 128, 2048), (16, 512, 2048), (1, 1, 2048), (1, 2048,
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2, "float64": 1e-7}
 MANY_LAYERS_BF16 = 1e-1
 _SAMPLE = 4096
+
+Model = Callable[..., object]
+Inputs = tuple[object, ...]
+Layers = list[tuple[str, Tensor]]
 
 
 class GoldenError(Exception):
@@ -41,9 +46,9 @@ class GoldenTarget:
     ``inputs(shape, dtype, generator)`` and ``loss(output)`` are optional.
     """
 
-    build: Callable[[], Any]
-    inputs: Callable[..., Any] | None
-    loss: Callable[[Any], Any] | None = None
+    build: Callable[[], Model]
+    inputs: Callable[..., object] | None
+    loss: Callable[[object], Tensor] | None = None
 
 
 def load_target(spec: str) -> GoldenTarget:
@@ -74,27 +79,28 @@ def tolerance(dtype: str, n_layers: int) -> float:
     return TOLERANCE.get(dtype, 1e-4)
 
 
-def _tensors(value: Any) -> list[Any]:
-    return [leaf for leaf in torch_names.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+def _tensors(value: object) -> list[Tensor]:
+    return [leaf for leaf in torch_names.tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
-def _agree(ours: Any, theirs: Any, allowed: float, scale: float = 1.0) -> bool:
-    is_alike = ours is not None and ours.shape == theirs.shape
-    return is_alike and torch.allclose(ours, theirs, rtol=allowed, atol=allowed * scale, equal_nan=True)
+def _agree(ours: Tensor | None, theirs: Tensor, allowed: float, scale: float = 1.0) -> bool:
+    if ours is None or ours.shape != theirs.shape:
+        return False
+    return bool(torch.allclose(ours, theirs, rtol=allowed, atol=allowed * scale, equal_nan=True))
 
 
-def _moved(inputs: tuple[Any, ...], device: str) -> list[Any]:
-    return [x.to(device) if hasattr(x, "data_ptr") else x for x in inputs]
+def _moved(inputs: Inputs, device: str) -> list[object]:
+    return [x.to(device) if isinstance(x, Tensor) else x for x in inputs]
 
 
-def _sample(tensor: Any) -> Any:
+def _sample(tensor: Tensor) -> Tensor:
     """Up to 4096 evenly spaced elements, on the CPU in float32."""
     flat = tensor.detach().reshape(-1)
     step = max(1, flat.numel() // _SAMPLE)
     return flat[::step][:_SAMPLE].float().cpu()
 
 
-def _make_inputs(target: GoldenTarget, shape: Sequence[int], dtype: object, seed: int) -> tuple[Any, ...]:
+def _make_inputs(target: GoldenTarget, shape: Sequence[int], dtype: torch.dtype, seed: int) -> Inputs:
     generator = torch.Generator().manual_seed(seed)
     if target.inputs is not None:
         made = target.inputs(tuple(shape), dtype, generator)
@@ -102,7 +108,7 @@ def _make_inputs(target: GoldenTarget, shape: Sequence[int], dtype: object, seed
     return (torch.randn(*shape, generator=generator, dtype=torch.float32).to(dtype),)
 
 
-def _build(target: GoldenTarget, dtype: object, device: str, seed: int) -> Any:
+def _build(target: GoldenTarget, dtype: torch.dtype, device: str, seed: int) -> Model:
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise GoldenError(
             f"torch {torch.__version__} sees no GPU here: run this on the machine with the GPU, or add --device cpu "
@@ -118,9 +124,9 @@ def _build(target: GoldenTarget, dtype: object, device: str, seed: int) -> Any:
     return made
 
 
-def _run(model: Any, inputs: tuple[Any, ...], device: str) -> tuple[list[Any], list[tuple[str, Any]]]:
+def _run(model: Model, inputs: Inputs, device: str) -> tuple[list[Tensor], Layers]:
     """Outputs, and a sample of every leaf module's first output in the order they ran."""
-    layers: list[tuple[str, Any]] = []
+    layers: Layers = []
     handles = []
     if isinstance(model, torch.nn.Module):
         for name, module in model.named_modules():
@@ -141,7 +147,7 @@ def _run(model: Any, inputs: tuple[Any, ...], device: str) -> tuple[list[Any], l
     return [t.detach().cpu() for t in _tensors(out)], layers
 
 
-def _backward(target: GoldenTarget, model: Any, inputs: tuple[Any, ...], device: str) -> dict[str, Any]:
+def _backward(target: GoldenTarget, model: Model, inputs: Inputs, device: str) -> dict[str, Any]:
     """The loss of one step and a sample of every gradient; ``reason`` says why there are none."""
     if not isinstance(model, torch.nn.Module) or not any(p.requires_grad for p in model.parameters()):
         return {"reason": "no parameters to train"}
@@ -184,9 +190,7 @@ def _compare_training(ours: dict[str, Any], theirs: dict[str, Any] | None, allow
     return {"outcome": "failed" if bad else "passed", "reason": "", "loss_error": error, "first_gradient": first}
 
 
-def _run_case(
-    model: object, inputs: tuple[Any, ...], device: str, shape: Sequence[int]
-) -> tuple[list[Any], list[tuple[str, Any]]]:
+def _run_case(model: Model, inputs: Inputs, device: str, shape: Sequence[int]) -> tuple[list[Tensor], Layers]:
     """Run one recorded shape.
 
     Raises:
@@ -357,7 +361,7 @@ def compare(
     }
 
 
-def _first_layer(ours: list[tuple[str, Any]], theirs: Sequence[Any], allowed: float) -> str:
+def _first_layer(ours: Layers, theirs: Layers, allowed: float) -> str:
     for (name, a), (other, b) in zip(ours, theirs):
         if name != other:
             return f"{other} ran as {name}"
@@ -366,7 +370,7 @@ def _first_layer(ours: list[tuple[str, Any]], theirs: Sequence[Any], allowed: fl
     return "after the last layer" if len(ours) == len(theirs) else "a different number of layers ran"
 
 
-def _stability(model: object, inputs: tuple[Any, ...], device: str, iterations: int) -> dict[str, int]:
+def _stability(model: Model, inputs: Inputs, device: str, iterations: int) -> dict[str, int]:
     """Run again and again; the same input must give the same bits, and never NaN."""
     first, _ = _run(model, inputs, device)
     changed = n_nan = 0

@@ -8,8 +8,9 @@ the first backward overwrites it: torch's make_graphed_callables then silently g
 Here each result knows which forward it came from. If that is not the last one, the forward is replayed
 for it again, on the same inputs and with the same random numbers, before its backward.
 
-What the backward reads is held by its capture as an external input, so the backward's own memory never
-overlaps it, and a second backward still finds it.
+What the backward reads is held by its capture as an external input, so a second backward still finds it. Of a
+backward nothing is needed once its gradients are copied out: all backwards of a device share one pool, and run in
+turn.
 
 Results that are not differentiated have no gradient, and neither has what depends only on them: a backward is
 captured for each set of results that receive gradients. A new set runs the function itself, and the next forward
@@ -17,7 +18,8 @@ captures again, with a backward for that set too.
 
 Every tensor that the function reads is one of its arguments, parameters included: Dynamo provides it that way. So
 the whole is one step of autograd, each argument's gradient leaves it once, and hooks, accumulation and
-a parameter passed twice are handled by autograd itself. Each kind of call has its own pool.
+a parameter passed twice are handled by autograd itself. The forward of each kind of call has a
+pool of its own.
 
 A known call does not go through Dynamo's code: a generated function checks what that would check, and applies the
 step (`Gradients.make_fast`). Source: decision 0303.
@@ -47,6 +49,7 @@ from gfxgraph.callables.joined_launch import CopiedReplay
 from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten, never
 from gfxgraph.callables.trace.dynamo import local
 from gfxgraph.callables.trace.world import World
+from gfxgraph.capture.replay.graph_tensors import Layout
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import ReplayError
@@ -56,8 +59,6 @@ _BATCHED: tuple[Callable[[Any], bool], ...] = (torch_names.is_batchedtensor, tor
 """Tests for tensors that stand for several, without memory: those of torch.func, and of is_grads_batched."""
 MAX_BACKWARDS = 4
 """Most sets of differentiated results that get a backward of their own; others run the function itself."""
-MAX_WAIT = 1024
-"""Most calls to wait before another fast path is made, where the last ones served none."""
 SMALL_NBYTES, MOST_SHARED, ALIGNMENT = 1 << 16, 32, 512
 """Gradients up to this size share an allocation, at most so many, each at a multiple of the last, as torch's are."""
 _OVER_CAP = "a capture would exceed the memory limit"
@@ -111,7 +112,7 @@ class Gradients(CapturedCallable):
         self._pair: _Pair | None = None
         self.fast: Fast = never
         """The call of the function for whose graph this is, from arguments to results."""
-        self._n_slow, self._wait, self._n_served = 0, 1, 0
+        self._n_slow = self._n_seen = 0
         self.nbytes = self.used_at = 0
 
     @property
@@ -172,13 +173,9 @@ class Gradients(CapturedCallable):
     @property
     def is_due(self) -> bool:
         """Whether to make a fast path: at once if the last one has served a call, else after ever more calls."""
-        self._n_slow += 1
-        if self._n_slow < self._wait:
-            return False
-        has_served = self.n_replays > self._n_served + self._n_slow
-        self._n_slow, self._wait = 0, 1 if has_served else min(2 * self._wait, MAX_WAIT)
-        self._n_served = self.n_replays
-        return True
+        n, self._n_seen = self.n_replays - self._n_seen, self.n_replays
+        self._n_slow = 1 if n > 1 else self._n_slow + 1
+        return self._n_slow.bit_count() == 1
 
     def make_fast(self, world: World, call: Call, inputs: Sequence[Any], made: Sequence[Any], result: Any) -> None:
         """Make the fast path for calls like this one, whose ``inputs`` and results ``made`` were the graph's."""
@@ -222,7 +219,8 @@ class _Pair:
         self._spans = [each.span for each in moving]
         self._targets = [each.tensor.detach() if each.span is None else each.span for each in moving]
         self._number = 0
-        self.lock = threading.Lock()
+        self._memory = memory = arena.backwards
+        self.lock = memory.lock
         copy_all(self._targets, self._moved(given))
         # Each a new leaf: if it were a view, as eager's argument may be, gradients would bypass it.
         inputs = self._with(self.statics)
@@ -244,9 +242,10 @@ class _Pair:
         self._sources, self.places = _taken_apart(results, self.statics)
         self.made = [_source(results, *each) for each in self._sources]
         ends = [t for t in self.made if t.requires_grad]
-        self._arriving = [torch.empty_like(t, requires_grad=False) for t in ends]
+        buffers = memory.buffers = memory.buffers or Buffers()
+        self._arriving = [StaticInput.like(t.detach(), None, buffers, i).tensor for i, t in enumerate(ends)]
         like = torch_names.TensorGuards(*self._arriving, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        self._are_like_arriving = like.check
+        self._are_like_arriving, self._pool = like.check, memory.pool
         self.backwards: dict[tuple[bool, ...], _Backward] = {}
         """By which results receive gradients."""
         self._all = (True,) * len(ends)
@@ -258,7 +257,7 @@ class _Pair:
         # Only the results' memory is needed from here on, not their autograd history.
         self.made = [t.detach() for t in self.made]
         run = functools.partial(replay, self._forward)
-        self._run = CopiedReplay(arena, self._forward, run, self._targets, self.made, _allocator(self.made))
+        self._run = CopiedReplay(arena, self._forward, run, self._targets, self.made, _allocator(self.made), arena)
 
     def _moved(self, given: Sequence[Tensor]) -> list[Tensor]:
         """What is copied into the graph's memory."""
@@ -282,14 +281,16 @@ class _Pair:
             graph, found = capture_graph(
                 self.arena,
                 lambda: torch.autograd.grad(from_, wanted, arriving, allow_unused=True, retain_graph=not is_last),
-                self._forward.pool(),
+                self._pool,
+                after=self._forward,
             )
         of = {k: grad for k, grad in zip(at, found) if grad is not None}
         made = sorted(of, key=lambda k: of[k].nbytes > SMALL_NBYTES)
         pick = itemgetter(-1, *[made.index(k) if k in made else -1 for k in range(len(self.statics))])
-        sources = [of[k] for k in made]
-        replayed = CopiedReplay(self.arena, graph, graph.replay, arriving, sources, _parts_allocator(sources))
-        return lambda came, are_alike: pick((*replayed(came, are_alike), None))
+        sources = [Layout.of(of[k]).tensor() for k in made]  # which do not keep the memory from other captures
+        allocate, run = _parts_allocator(sources), functools.partial(replay, graph)
+        replayed = CopiedReplay(self.arena, graph, run, arriving, sources, allocate, self._memory)
+        return lambda came, are_alike: pick((*replayed.replay(came, are_alike), None))
 
     # -- replay ---------------------------------------------------------------------------------------
 
@@ -297,7 +298,7 @@ class _Pair:
         """Replay the forward; return what was before it, and results owned by the caller."""
         states = [each.get_state() for each in self._generators] if self._run.draws is not False else []
         carried = [t.clone() for t in self._carried]
-        results = self._run(self._moved(given))
+        results = self._run.replay(self._moved(given))
         self._number += 1
         return (self._number, states, carried), results
 
@@ -305,8 +306,20 @@ class _Pair:
         """Replay the backward of a forward; return gradients owned by the caller, for each input."""
         came = list(compress(grads, self.needs))
         are_alike = self._are_like_arriving(*came)
-        if are_alike and before[0] == self._number:
-            return self._whole(came, True)
+        try:
+            if are_alike and before[0] == self._number:
+                return self._whole(came, True)
+            if (found := self._replayed(before, saved, came, are_alike)) is not None:
+                return found
+        except RunEagerly as error:
+            self.owner.eager.count(str(error))
+        with self._as_then(before):
+            return self._grad(saved, grads, create_graph=False)
+
+    def _replayed(
+        self, before: _Before, saved: Sequence[Tensor], came: list[Any], are_alike: bool
+    ) -> tuple[Any, ...] | None:
+        """Replay the backward of an earlier forward, or of some results; None where no graph does that."""
         arrivals = self._all if are_alike else tuple([grad is not None for grad in came])
         if not are_alike and any(grad is not None and is_one(grad) for grad in came for is_one in _BATCHED):
             self.owner.eager.count("several gradients arrive at once (is_grads_batched, vmap)")
@@ -318,11 +331,10 @@ class _Pair:
             if before[0] != self._number:  # restore what the forward saved for these inputs
                 with self._as_then(before):
                     copy_all(self._targets, self._moved(self._given(saved)))
-                    self._forward.replay()
+                    replay(self._forward)
                 self._number += 1
             return self.backwards[arrivals]([grad for grad in came if grad is not None], are_alike)
-        with self._as_then(before):
-            return self._grad(saved, grads, create_graph=False)
+        return None
 
     def _given(self, saved: Sequence[Tensor]) -> list[Tensor]:
         """A call's inputs, by those that were saved."""
@@ -504,10 +516,9 @@ def _fast(
     taken = [names.get(id(t), "") for t in given]
     writer.guards(world, True)
     writer.names |= {"apply": _apply, "pair": pair, "owner": pair.owner, "arrivals": pair.owner.arrivals}
-    writer.names |= {"task": torch_names._current_graph_task_id, "ReplayError": (ReplayError, RunEagerly)}
-    writer.names["hooks"] = torch_names._top_saved_tensors_default_hooks
     guards = torch_names.TensorGuards(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-    writer.names["check_all"] = guards.check
+    writer.names |= {"task": torch_names._current_graph_task_id, "ReplayError": (ReplayError, RunEagerly)}
+    writer.names |= {"hooks": torch_names._top_saved_tensors_default_hooks, "check_all": guards.check}
     writer.line(f"if task() != -1 or hooks(True) or not check_all({', '.join(taken)}): return MISS")
     writer.line(f"if owner._pair is not pair or len(arrivals) >= {len(pair.backwards)}: return MISS")
     writer.line(f"have = ({', '.join(taken)}, *apply(pair, {', '.join(taken)}))")

@@ -46,7 +46,7 @@ from gfxgraph.callables.captured import WARM_UP, Captured, Instance, Options, Sh
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.python_reads import Snapshot
 from gfxgraph.callables.signature import Call, RunEagerly, replace
-from gfxgraph.callables.states import SeenState, States, grad_of, is_kept
+from gfxgraph.callables.states import SeenState, States
 from gfxgraph.callables.worlds import Evict
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.watching.watch import Unwatchable
@@ -235,6 +235,9 @@ class _StepStates(States):
         return result
 
 
+_grad_of = operator.attrgetter("grad")
+
+
 @dataclass
 class _Made:
     """A gradient in the graph's memory, which the next replay overwrites, and who else refers to it."""
@@ -279,7 +282,9 @@ class _CapturedStep(Captured):
         """Gradients of the parameters that the graph leaves unchanged, or None."""
         self.made: list[_Made] = []
         """Gradients that the graph makes."""
-        self._held: tuple[list[int], list[int]] = [], []
+        self._held: list[list[int]] = []
+        self._columns: tuple[list[Tensor], list[Tensor | None], list[Tensor], list[int]] | None = None
+        """After a replay: the parameters, their gradients, those that the graph makes, and the memory of these."""
 
     def record_over(self, inputs: Inputs, copy_results: Callable[[Any], Any] | None = None) -> Instance:
         """As of all, with the gradients that it needs and makes; a failed one changes nothing in Python."""
@@ -341,29 +346,35 @@ class _CapturedStep(Captured):
         ]
 
     def replay(self, instance: Instance) -> None:
+        self._columns = None
         if not all([each.release() for each in self.made]):
             raise RunEagerly(_GRADIENT_KEPT)
         super().replay(instance)
         self.shared.eager.why = ""
-        if not self._is_in_place():  # an eager step, another graph or the program replaced one
-            for parameter, grad in (*self.kept, *((each.parameter, each.grad) for each in self.made)):
-                parameter.grad = grad
-            del parameter, grad
+        self._place()
         self._held = self._holders()
 
-    def _holders(self) -> tuple[list[int], list[int]]:
+    def _place(self) -> None:
+        """Give each parameter its gradient: an eager step, another graph or the program may have replaced it."""
+        made = [each.grad for each in self.made]
+        parameters = [*(p for p, _ in self.kept), *(each.parameter for each in self.made)]
+        grads = [*(grad for _, grad in self.kept), *made]
+        for parameter, grad in zip(parameters, grads):
+            parameter.grad = grad
+        self._columns = parameters, grads, made, [each.home._cdata for each in self.made]
+
+    def _holders(self) -> list[list[int]]:
         """How many refer to each gradient that the graph makes, and to its memory."""
-        counts = [*map(sys.getrefcount, [each.grad for each in self.made])]
-        return counts, [*map(use_count, [each.home._cdata for each in self.made])]
+        assert self._columns is not None
+        return [[*map(sys.getrefcount, self._columns[2])], [*map(use_count, self._columns[3])]]
 
     def is_ready(self) -> bool:
         """Whether every gradient is where the last replay left it, and nobody has come to hold one since."""
         self._states._n_new, self.shared.eager.why = 0, ""
-        return self._is_in_place() and self._holders() == self._held
-
-    def _is_in_place(self) -> bool:
-        own = map(grad_of, [each.parameter for each in self.made])
-        return all(map(operator.is_, own, [each.grad for each in self.made])) and is_kept(self.kept)
+        if self._columns is None:
+            return False
+        is_placed = all(map(operator.is_, map(_grad_of, self._columns[0]), self._columns[1]))
+        return is_placed and self._holders() == self._held
 
     def fall_back(
         self, why: str, error: BaseException | None = None, *, label: str = "", for_good: bool = True
@@ -379,7 +390,7 @@ class _CapturedStep(Captured):
 
     def evict(self, why: str) -> None:
         super().evict(why)
-        self.kept, self.made = [], []
+        self.kept, self.made, self._columns = [], [], None
 
 
 class TrainingStep(Graphed):

@@ -3,7 +3,8 @@
 A dispatch mode sees operations. It does not see ``torch.cuda.synchronize()``, an event's wait, or the number that
 ``.item()`` gives to Python. While at least one capture is running, these names stand for functions that check whether
 *this thread* is capturing, and otherwise call the original. The originals are back when the last capture has ended,
-so a program that captures nothing is not affected; a graph that dies is kept until then.
+or the last of those that follow each other (`kept`), so a program that captures nothing is not affected; a graph
+that dies is kept until a capture has ended.
 
 Invariant: ``STOCK[name]`` is always torch's own function, whatever is installed.
 """
@@ -14,8 +15,10 @@ import ctypes
 import functools
 import gc
 import json
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -37,6 +40,10 @@ NAMES = Undo()
 _IMMUTABLE = 1 << 8
 """Py_TPFLAGS_IMMUTABLETYPE: such a class, as torch's generators, is changed in its dict."""
 _collects = False
+_gc_enable, _gc_disable = gc.enable, gc.disable
+_keepers: weakref.WeakSet[Undo] = weakref.WeakSet()
+"""Of `kept`."""
+_made_for: list[object] = []
 _installed: set[str] = set()
 _told_of: dict[int, object] = {}
 """By ``identity``, the replacements: Dynamo and TorchScript are told of each once, and know it by its address."""
@@ -87,10 +94,15 @@ def install() -> None:
         NAMES.note(clear)
     torch_names._device_constructors()  # torch makes this table once: not while it would hold ours
     # A graph freed by the collector inside a capture invalidates that capture (torch since 2.9).
-    gc.disable()
-    for name, group in GROUPS.items():
-        if group.is_due():
-            also(name)
+    _gc_disable()
+    _made_for[:] = _surroundings()
+    for name in [each for each in GROUPS if each in _made_for]:
+        also(name)
+
+
+def _surroundings() -> list[object]:
+    """What decides which names are due: modules, compiled code, and the groups that are."""
+    return [len(sys.modules), torch_names.FRAME_COUNTER, *(each for each in GROUPS if GROUPS[each].is_due())]
 
 
 def also(name: str) -> None:
@@ -162,7 +174,7 @@ def _tell_of(original: object, replacement: object) -> None:
 
 def _collect_again() -> None:
     if _collects:
-        gc.enable()
+        _gc_enable()
 
 
 def _collect(*args: object, **kwargs: object) -> int:
@@ -171,14 +183,9 @@ def _collect(*args: object, **kwargs: object) -> int:
         return STOCK["gc_collect"](*args, **kwargs)  # type: ignore[no-any-return]
 
 
-def _switch_collector_on() -> None:
+def _switch_collector(is_on: bool) -> None:
     global _collects
-    _collects = True
-
-
-def _switch_collector_off() -> None:
-    global _collects
-    _collects = False
+    _collects = is_on
 
 
 def _start_thread(self: threading.Thread) -> None:
@@ -193,8 +200,8 @@ def _start_thread(self: threading.Thread) -> None:
 
 _OWN: Targets = {
     "gc_collect": (gc, "collect", _collect),
-    "gc_enable": (gc, "enable", _switch_collector_on),
-    "gc_disable": (gc, "disable", _switch_collector_off),
+    "gc_enable": (gc, "enable", functools.partial(_switch_collector, True)),
+    "gc_disable": (gc, "disable", functools.partial(_switch_collector, False)),
     "start_thread": (threading.Thread, "start", _start_thread),
 }
 
@@ -214,8 +221,9 @@ def enter(holder: object) -> None:
         holders[id(holder)] = turn  # noted before it is taken: an interrupt may strike at any line
     capture_lock.begin_turn(turn)
     with capture_lock.lock:
-        if not NAMES:
-            install()
+        if len(holders) == 1 and NAMES and _made_for != _surroundings():
+            NAMES.take_back()
+        (_gc_disable if NAMES else install)()
     if "draws" in _installed and capture_lock.others_work():
         time.sleep(_DRAWN_WITHIN_S)
 
@@ -229,6 +237,17 @@ def entered(holder: object) -> Iterator[None]:
         yield
     finally:
         undo.take_back()
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Captures in this block follow each other: what they replace stays there between them."""
+    _keepers.add(keeper := Undo())
+    try:
+        yield
+    finally:
+        _keepers.discard(keeper)
+        _leave(())
 
 
 def leave(holder: object) -> None:
@@ -258,7 +277,7 @@ def _leave(gone: Iterable[int]) -> None:
                 holders.pop(holder, None)
         if holders or not NAMES:
             return
-        NAMES.take_back()
+        (_collect_again if _keepers else NAMES.take_back)()
         dead = capture_lock.take_deferred()
     if dead:
         _bury(dead)

@@ -27,16 +27,13 @@ _kept: dict[int, object] = {}
 """Code that Dynamo skips, by identity."""
 
 
-def _is_faked() -> bool:
-    return torch_names._get_dispatch_mode(torch_names._TorchDispatchModeKey.FAKE) is not None
-
-
 def session_here() -> Any:
     """This thread's capture; None if there is none, or while torch.compile traces."""
     session = process.active_session()
-    if session is None or session.recorder.paused or _is_faked():
+    if session is None or session.recorder.paused:
         return None
-    return session
+    is_faked = torch_names._get_dispatch_mode(torch_names._TorchDispatchModeKey.FAKE) is not None
+    return None if is_faked else session
 
 
 def state_of(generator: torch.Generator) -> torch.Tensor:

@@ -162,9 +162,7 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
         Such an operation wrote only to temporary memory of its own, which is freed: the nodes that it left
         in the graph affect no later node.
         """
-        frontier = self._find_reader()()
-        if frontier not in self.frontiers:
-            self._new_nodes(frontier)
+        self._new_nodes(self._find_reader()())
 
     # -- dispatch ---------------------------------------------------------------------------------
 
@@ -240,6 +238,8 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
         try:
             out = call(*args, **kwargs) if kwargs else call(*args)
         except RuntimeError as error:
+            if self.session is None:  # its kernel is Python, and the capture failed in there
+                raise
             return self.session.op_failed(info, info.func, args, kwargs, error)
         if self.rows is not rows:  # its kernel is Python, and the capture was split in there
             return self._made_in_parts(info, args, kwargs, out)

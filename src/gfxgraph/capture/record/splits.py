@@ -209,6 +209,9 @@ def _execute_pending(session: Session) -> None:
         except RuntimeError:
             STOCK["stream_synchronize"](session.streams.own)  # for a capture outside gfxgraph
         session.rollback.save_states(session.generators.states())
+        graph: Any = session.graph_ref()
+        if graph._reads_after is not None:
+            _replay_undone(session, graph._reads_after)
     pending = steps[session.n_executed :]
     for step in pending:
         session.rollback.save(step.mutated, session.streams.own)
@@ -248,12 +251,17 @@ def replay_inside(session: Session, graph: Any) -> None:
     where = place()
 
     def make() -> tuple[Any, Step]:
-        program = graph._program
-        session.rollback.save(program.writes(), session.streams.own)
-        session.rollback.save_states(program.random_states())
-        for segment in program.segments:
-            _report_opaque(session, segment.tape)
-        graph.replay()
+        _replay_undone(session, graph)
         return None, ReplayStep(name, where, graph)
 
     session.split(BY_NAME[name], name, make, where)
+
+
+def _replay_undone(session: Session, graph: Any) -> None:
+    """Replay another graph now; what it writes and draws is undone with the capture."""
+    program = graph._program
+    session.rollback.save(program.writes(), session.streams.own)
+    session.rollback.save_states(program.random_states())
+    for segment in program.segments:
+        _report_opaque(session, segment.tape)
+    graph.replay()

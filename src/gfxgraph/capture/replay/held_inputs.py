@@ -46,7 +46,7 @@ from gfxgraph.capture.replay.graph_tensors import Layout, flat, has_layout, memo
 from gfxgraph.capture.replay.program import HostStep, Program, point
 from gfxgraph.core.tape import Entry, TapeValue, leaves
 from gfxgraph.process import process
-from gfxgraph.watching.holders import GONE, REPLACED, Holder, Search, bound_to
+from gfxgraph.watching.holders import GONE, REPLACED, SLOTS, Holder, Search, bound_to, step
 from gfxgraph.watching.memory_words import word_of, words_of_list, words_to
 from gfxgraph.watching.watch import HAS_TAGS, Watchers, compiled, sees_attributes
 
@@ -190,11 +190,9 @@ class HeldInputs:
         first: list[int] = []
         behind: list[int] = []
         lines: list[str] = []
-        asked: dict[tuple[int, Any], None] = {}
+        asked: dict[tuple[int, Any], Any] = {}
         for slot in self.slots:
-            new = [way for way in slot.holder.ways() if (id(way[0]), way[2]) not in asked]
-            asked |= dict.fromkeys((id(owner), key) for owner, _, key in new)
-            if not all([self._watch_step(*way, first, behind) for way in new]):
+            if not self._watch_way(slot.holder, asked, first, behind):
                 names |= {(name := f"slot{len(names)}"): slot}
                 lines.append(f"if {name}.holder.now() is not {name}.was: return True")
             found = words_to(slot.was)
@@ -233,8 +231,21 @@ class HeldInputs:
                 self.watched.add(numbers, {name})
         return {id(group) for each in self._settings for group in each.groups()}
 
+    def _watch_way(self, holder: Holder, asked: dict[Any, Any], first: list[int], behind: list[int]) -> bool:
+        """Watch the steps to a holder; False if one must be taken at each look.
+
+        Args:
+            asked: what was found at each step that is watched already.
+        """
+        value, is_watched = holder.root(), True
+        for kind, key in holder.steps:
+            if (at := (id(value), key)) not in asked:
+                is_watched &= self._watch_step(value, kind, key, first, behind)
+                asked[at] = step(value, kind, key)
+            value = asked[at]
+        return is_watched
+
     def _watch_step(self, owner: Any, kind: str, key: Any, first: list[int], behind: list[int]) -> bool:
-        """Watch one step of a way; False if it must be taken at each look."""
         if isinstance(owner, tuple):
             return True
         if kind == "item" and isinstance(owner, list):
@@ -244,20 +255,17 @@ class HeldInputs:
                 behind += found[1]
                 self.watched.held[id(owner)] = owner
             return found is not None
-        if kind == "item" and not isinstance(owner, dict):
-            return False
         if kind == "item":
-            self.watched.add(owner, {key})
-            return True
+            if isinstance(owner, dict):
+                self.watched.add(owner, {key})
+            return isinstance(owner, dict)
         own = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
-        for each in (own.get(slot) for slot in ("_parameters", "_buffers", "_modules")):
-            if isinstance(each, dict) and key in each:
-                self.watched.add(each, {key}, owner)
-                return True
-        if key in own and not HAS_TAGS and sees_attributes():
-            self.watched.add(own, {key}, owner)
-            return True
-        return False
+        tables = [own[slot] for slot in SLOTS if isinstance(own.get(slot), dict) and key in own[slot]]
+        if not tables and key in own and not HAS_TAGS and sees_attributes():
+            tables = [own]
+        for each in tables:
+            self.watched.add(each, {key}, owner)
+        return bool(tables)
 
     # -- at a replay --------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ def dropped_graphs(bench: Bench) -> None:
     expect(grown <= 2 * MIB, f"{grown} bytes were not given back")
 
 
-_left_alive: list[Any] = []
+_left_alive: list[object] = []
 
 
 @case()

@@ -142,7 +142,7 @@ class Refused(Exception):
     """The runtime refused a call: ``NAME STATUS``."""
 
 
-def run(driver: GraphDriver, gpu: HipCalls, seed: int, how: str) -> dict[str, Any]:
+def run(driver: GraphDriver, gpu: HipCalls, seed: int, how: str) -> dict[str, object]:
     """Capture, instantiate, launch twice, update, launch twice.
 
     Args:
@@ -152,7 +152,7 @@ def run(driver: GraphDriver, gpu: HipCalls, seed: int, how: str) -> dict[str, An
         ``outcome``: "right"; "wrong", with what was expected and seen; "refused", by which call with what.
     """
     program = make(seed)
-    told: dict[str, Any] = {"streams": program.n_streams, "steps": len(program.steps)}
+    told: dict[str, object] = {"streams": program.n_streams, "steps": len(program.steps)}
     try:
         return told | {"outcome": "right"} | _StreamRun(driver, gpu, program, how).all()
     except Refused as refused:
@@ -201,11 +201,11 @@ class _StreamRun:
     def captures(self, stream: int) -> bool:
         return self.driver.capture_info(stream).status is CaptureStatus.ACTIVE
 
-    def all(self) -> dict[str, Any]:
+    def all(self) -> dict[str, object]:
         chance = random.Random(self.program.seed)  # noqa: S311 - no secret
         values = list(range(self.program.n_buffers))
         graph_exec = 0
-        told: dict[str, Any] = {}
+        told: dict[str, object] = {}
         for part in range(2):
             constants = [0] if not part else [chance.randint(1, 5) for _ in range(3)]
             graph = self.capture(constants)

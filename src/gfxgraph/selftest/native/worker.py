@@ -68,7 +68,7 @@ def _identity(driver: GraphDriver, job: Job) -> dict[str, object]:
 def _child(job: Job, out: int, errors: int) -> None:
     os.dup2(errors, 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    told: dict[str, Any] = {}
+    told: dict[str, object] = {}
     try:
         told["told"] = perform(job)
     except GfxGraphError as error:
@@ -114,7 +114,7 @@ def _end(running: _Running, was_killed: bool) -> dict[str, object]:
     stderr = os.read(running.errors, 1 << 20)[-_N_STDERR:].decode("utf-8", "replace")
     os.close(running.errors)
     os.close(running.out)
-    result: dict[str, Any] = {"seconds": round(time.monotonic() - running.begun, 2)}
+    result: dict[str, object] = {"seconds": round(time.monotonic() - running.begun, 2)}
     if was_killed:
         result["ended"] = f"did not end within {running.job['limit_s']} s"
     elif ended or not running.said:

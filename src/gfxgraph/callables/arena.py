@@ -156,7 +156,12 @@ def capture_graph(
 
 
 def _recorded(
-    state: process.Process, pool_id: Any, policy: OnUnsafe, call: Callable[[], Any], account: Account | None, after: Any
+    state: process.Process,
+    pool_id: Any,
+    policy: OnUnsafe,
+    call: Callable[[], Any],
+    account: Account | None,
+    after: Any,
 ) -> tuple[Any, Any]:
     graph = graph_class(state)(on_unsafe=policy)
     graph.account = account or Account("a part of a callable", is_part=True)

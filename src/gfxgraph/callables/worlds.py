@@ -237,7 +237,7 @@ class Worlds:
         self._eager.count(world.why_eager or again or WARM_UP)
         returned(call.kwargs, result, True)
         if kind is not None and not world.is_taken and world.why_pieces in ("", NEEDS_GRADIENTS):
-            front.offer(world, args, kwargs, kind)
+            front.offer(world, kind)
         if not world.why_eager and not world.why_pieces:
             call.in_world(world)
         return result

@@ -213,7 +213,8 @@ class Worlds:
                     untraceable, result = error.args
                     self._untraceable = "" if front.is_too_deep else untraceable
                 if args is not call.args:
-                    result = returned(call.kwargs, call.given_back(result, args, kwargs))
+                    result = call.given_back(result, args, kwargs)
+                local.returned = call.kwargs, result, False
         finally:
             current.wait_stream(stream)
         made: list[Tensor] = []

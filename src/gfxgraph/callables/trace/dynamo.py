@@ -414,7 +414,7 @@ class Frontend:
         args, kwargs = given["args"], given["kwargs"]
         with _Told(self) as told:
             try:
-                result = returned(kwargs, self.run(*args, **kwargs))
+                result = self.run(*args, **kwargs)
             except Exception:
                 self.n_traces -= 1
                 raise
@@ -468,7 +468,7 @@ class Frontend:
     def _run_taken(self, world: World, args: Args, kwargs: Kwargs) -> Any:
         """Run a call eagerly as another instance's trace; from now on that is a world of this one, too."""
         with _Told() as told:
-            result = returned(kwargs, self.run_in(world, args, kwargs))
+            result = self.run_in(world, args, kwargs)
         world.note_written(told.versions)
         given = self._given(args, kwargs)
         world.why_pieces = world.found.effect or ("" if world.holds(given) else CHANGES_ITSELF)

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from gfxgraph import torch_names
 from gfxgraph.callables.buffers import Buffers, tensors_of
-from gfxgraph.callables.signature import GuardMiss, RunEagerly
+from gfxgraph.callables.signature import RunEagerly
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.failures import clean_by_hand, heal_capture
 from gfxgraph.capture.graph import BridgedGraph, bridged_class
@@ -404,8 +404,8 @@ def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None)
         writes: what to restore; by default everything visible outside, the graph's results included.
 
     Raises:
-        GuardMiss: a value that the capture read has changed; with the old value the graph can be replayed again.
-        RunEagerly: the launch failed.
+        RunEagerly: the launch failed, or a value that the capture read has changed: with the old one it can be
+            replayed again.
     """
     program = getattr(graph, "_program", None)
     before = None
@@ -418,7 +418,7 @@ def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None)
             before.put_back()
         if isinstance(error, GuardMismatch):
             question = error.fields.get("question", "")
-            raise GuardMiss(f"a value that the capture read has changed: {question}") from error
+            raise RunEagerly(f"a value that the capture read has changed: {question}") from error
         raise RunEagerly(f"the replay failed: {error.code}") from error
 
 

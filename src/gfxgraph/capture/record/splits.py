@@ -48,13 +48,8 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
         return _torchs_own(session, row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
     if name == "aten::_local_scalar_dense":
         return session.values.read_plain(name, func, *args)
-    if row.kind is Kind.HOST_COPY and _is_constant(session, source := flat(args)[-1]):
-        if flat(args)[0].is_cuda or source is args[0]:
-            return _copied(session, func, source, args, kwargs)
-    if row.when is When.HOST_OR_MASK_INDEX and args[0].is_cuda:
-        found = [None if index is None else _index_on_device(session, index) for index in args[1]]
-        if [*map(type, found)] == [*map(type, args[1])]:
-            return session.recorder.__torch_dispatch__(func, (), (args[0], found, *args[2:]), kwargs)
+    if (out := _of_constants(session, row, func, args, kwargs)) is not None:
+        return out
     where = place()
     writes = written(func, args, kwargs) if schema is not None else ()
     foreign: list[Any] = []
@@ -96,6 +91,21 @@ def _is_constant(session: Session, tensor: Tensor) -> bool:
     if tensor.is_cuda or tensor.nbytes > _MOST_CONSTANT_NBYTES or not session.host.is_own(tensor):
         return False
     return not (session.values.is_tainted(tensor) or lends_memory(tensor))
+
+
+def _of_constants(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Tensor | None:
+    """Record an operation whose host tensors are constants as nodes that read no host memory; None for any other."""
+    if row.kind is Kind.HOST_COPY:
+        first, source = flat(args)[0], flat(args)[-1]
+        is_copied = (first.is_cuda or source is args[0]) and _is_constant(session, source)
+        return _copied(session, func, source, args, kwargs) if is_copied else None
+    if row.when is not When.HOST_OR_MASK_INDEX or not args[0].is_cuda:
+        return None
+    found = [None if index is None else _index_on_device(session, index) for index in args[1]]
+    if [*map(type, found)] != [*map(type, args[1])]:
+        return None
+    made: Tensor = session.recorder.__torch_dispatch__(func, (), (args[0], found, *args[2:]), kwargs)
+    return made
 
 
 def _on_device(session: Session, constant: Tensor) -> Tensor:

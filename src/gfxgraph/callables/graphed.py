@@ -230,6 +230,8 @@ class Graphed:
                 raise RunEagerly(self._off)
             return self._in_bucket(state, args, kwargs)
         except InPieces as pieces:
+            if state is not None and pieces.why not in self._pieces and explain_calls.is_of_step(pieces.why):
+                state.report("in_pieces", f"a training step: {explain_calls.AS_STEP}", self._name)
             return self._worlds.in_pieces(pieces, args, kwargs)
         except DriverError as error:  # before any launch: a failed launch raises ReplayError
             why = "a driver call failed"

@@ -163,7 +163,7 @@ def bench_pieces(stock_class, reps: int) -> list[dict]:
     for n_weights in (1, 4, 8):
         kinds = [pieces(n_weights, each) for each in (stock_class, torch.cuda.CUDAGraph)]
         times: list[list[float]] = [[], []]
-        for turn in range(8 * reps):
+        for turn in range(8 * reps + 8):
             for at in (0, 1) if turn % 2 else (1, 0):
                 replays = [graph.replay for graph, _ in kinds[at][1]]
                 torch.cuda.synchronize()

@@ -122,10 +122,10 @@ def attention_parts(
     AS_FLOAT32: tl.constexpr, SPLITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """One shared head, or one that shares its keys with others' programs, and one part of the keys.
+    """One shared head, or one head alone, and one part of the keys.
 
     Args:
-        programs: of a row: as many as shared heads, or as heads; those of the same keys write the same to the cache.
+        programs: of a row, as many as shared heads or as heads; those of the same keys write the same to the cache.
         position: [1] int64; less ``behind`` the token's slot, after which no key is looked at.
         mask: added to the scores where ``IS_BOOL`` is not set, else the keys that are seen.
         new_k, new_v: of the token: not in the cache yet, and neither they nor the queries turned.
@@ -143,8 +143,7 @@ def attention_parts(
         to_cache(values + b * values_b + s * values_h + first * values_l + tl.minimum(line, width_v - 1))
     wait_for_last(OVERLAP)
     group = heads // programs
-    g = tl.arange(0, GROUP)
-    d = tl.arange(0, WIDTH)
+    g, d = tl.arange(0, GROUP), tl.arange(0, WIDTH)
     mine = (g[:, None] < group) & (d[None, :] < width)
     at_q = b * q_b + (program * group + g[:, None]) * q_h
     keys += b * keys_b + s * keys_h
@@ -160,11 +159,10 @@ def attention_parts(
         )
     # As [1, WIDTH]: the layout of the queries, so that nothing moves between lanes.
     column = d[None, :]
-    query = _turned(q, at_q, cos + b * c_b, sin + b * c_b, column, half, mine)
-    new_key = _turned(new_k, b * k_b + s * k_h, cos + b * c_b, sin + b * c_b, column, half, column < width)
-    new_key = new_key.to(keys.dtype.element_ty)
-    new_value = tl.load(new_v + b * v_b + s * v_h + column, mask=column < width_v, other=0.0)
-    new_value = new_value.to(values.dtype.element_ty)
+    cos, sin = cos + b * c_b, sin + b * c_b
+    query = _turned(q, at_q, cos, sin, column, half, mine)
+    new_key = _turned(new_k, b * k_b + s * k_h, cos, sin, column, half, column < width).to(keys.dtype.element_ty)
+    new_value = tl.load(new_v + b * v_b + s * v_h + column, column < width_v, 0.0).to(values.dtype.element_ty)
     is_mine = (slot >= 0) & (slot < length) & (split == 0)
     tl.store(keys + slot * keys_l + column, new_key, mask=(column < width) & is_mine)
     tl.store(values + slot * values_l + column, new_value, mask=(column < width_v) & is_mine)

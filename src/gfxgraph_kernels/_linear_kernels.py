@@ -147,18 +147,18 @@ def _vector_sums(
         IS_EARLY: the first weights are read before that.
     """
     k = first + tl.arange(0, BLOCK_K)
+    if HAS_NORM_WEIGHT:
+        if tl.program_id(0) == 0:
+            _ahead(norm, n * 0, 1, K, 0, first, step, ahead, BLOCK_K, OVERLAP)
     if IS_EARLY:
         weights = _weights(w, n, k, N, K, stride_w)
         up_weights = weights
         if HAS_UP:
             up_weights = _weights(w_up, n, k, N, K, stride_u)
-    else:
-        _ahead(w, n, N, K, stride_w, first, step, ahead, BLOCK_K, OVERLAP)
-        if HAS_UP:
-            _ahead(w_up, n, N, K, stride_u, first, step, ahead, BLOCK_K, OVERLAP)
-    if HAS_NORM_WEIGHT:
-        if tl.program_id(0) == 0:
-            _ahead(norm, n * 0, 1, K, 0, first, step, ahead, BLOCK_K, OVERLAP)
+        first += step
+    _ahead(w, n, N, K, stride_w, first, step, ahead, BLOCK_K, OVERLAP)
+    if HAS_UP:
+        _ahead(w_up, n, N, K, stride_u, first, step, ahead, BLOCK_K, OVERLAP)
     wait_for_last(OVERLAP)
     LANES: tl.constexpr = BLOCK_K // 8 if BLOCK_K > 8 else 1
     sums = tl.zeros([n.shape[0], LANES], tl.float32)
@@ -169,7 +169,6 @@ def _vector_sums(
             sums, ups, squared, x, norm, weights, up_weights, m, k, M, K, stride_x, offset,
             HAS_UP, HAS_NORM, HAS_NORM_WEIGHT,
         )  # fmt: skip
-        first += step
     for start in range(first, K, step):
         k = start + tl.arange(0, BLOCK_K)
         weights = _weights(w, n, k, N, K, stride_w)
@@ -234,18 +233,17 @@ def linear_three(
     x, w_a, w_b, w_c, bias_a, bias_b, bias_c, norm, counter, out, M, N_A, N_B, N_C, K,
     stride_x, stride_a, stride_b, stride_c, eps, offset, ahead,
     HAS_NORM: tl.constexpr, HAS_NORM_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_COUNTER: tl.constexpr,
-    IS_VECTOR: tl.constexpr, IS_EARLY: tl.constexpr, IS_LATE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    IS_VECTOR: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     AS_FLOAT32: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Three layers of the same rows (query, key, value) in one launch, their results side by side.
+
+    The next kernel begins only after what was before this one: it and those after may read their weights early.
 
     Args:
         counter: [1] int64; one program adds 1 to it.
         IS_VECTOR: as `linear_vector`, else as `linear_tiled`, without a norm.
     """
-    if not IS_LATE:
-        let_next_begin(OVERLAP)
     program = tl.program_id(0)
     is_first = (program == 0) & (tl.program_id(1) == 0)
     blocks_a, blocks_b = tl.cdiv(N_A, BLOCK_N), tl.cdiv(N_B, BLOCK_N)
@@ -261,7 +259,7 @@ def linear_three(
         m, n = _pairs(tl.program_id(1) * BLOCK_M, program * BLOCK_N, BLOCK_M, BLOCK_N)
         y, _, squares = _vector_sums(
             x, w, w, norm, m, n, M, N, K, stride_x, stride_w, stride_w, 0, BLOCK_K, offset, ahead,
-            False, HAS_NORM, HAS_NORM_WEIGHT, IS_EARLY, BLOCK_K, OVERLAP,
+            False, HAS_NORM, HAS_NORM_WEIGHT, False, BLOCK_K, OVERLAP,
         )  # fmt: skip
     else:
         wait_for_last(OVERLAP)
@@ -271,8 +269,7 @@ def linear_three(
         squares = y
         for start in range(0, K, BLOCK_K):
             y = _dotted(y, x, w, m, n, start, M, N, K, stride_x, stride_w, BLOCK_K, AS_FLOAT32)
-    if IS_LATE:
-        let_next_begin(OVERLAP)
+    let_next_begin(OVERLAP)
     if HAS_COUNTER:
         count = tl.load(counter, mask=is_first, other=0) + 1
         tl.store(counter, count, mask=is_first)

@@ -20,7 +20,6 @@ from gfxgraph_kernels.shapes import Linear, Target
 from gfxgraph_kernels.shapes import linear as how_to
 
 FINISH_BLOCK = 256
-EARLY = EARLY_THREE = LATE = False
 
 
 @torch.library.custom_op("gfxgraph_kernels::linear", mutates_args=())
@@ -34,6 +33,7 @@ def linear(
     norm_weight: Tensor | None = None,
     norm_eps: float | None = None,
     norm_offset: float = 0.0,
+    is_early: bool = False,
 ) -> Tensor:
     """activation(norm(x) @ weight.T + bias) * (norm(x) @ up.T) + residual, for few rows.
 
@@ -47,6 +47,8 @@ def linear(
         norm_weight: [k], of an RMS norm before.
         norm_eps: of that norm; None where there is none.
         norm_offset: added to the norm's weight.
+        is_early: ``weight`` and ``up`` are read before the kernel before has ended (sm_90 and later). Only after a
+            `linear_three`, if nothing wrote them since.
 
     Returns:
         [..., n], x's dtype, contiguous.
@@ -74,13 +76,13 @@ def linear(
     out = torch.empty((*x.shape[:-1], n), dtype=x.dtype, device=x.device)
     if not out.numel():
         return out
-    _launch(x, weight, bias, activation, up, residual, norm_weight, norm_eps, norm_offset, out)
+    _launch(x, weight, bias, activation, up, residual, norm_weight, norm_eps, norm_offset, is_early, out)
     return out
 
 
 def _launch(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, up: Tensor | None, residual: Tensor | None,
-    norm_weight: Tensor | None, norm_eps: float | None, norm_offset: float, out: Tensor,
+    norm_weight: Tensor | None, norm_eps: float | None, norm_offset: float, is_early: bool, out: Tensor,
 ) -> None:  # fmt: skip
     (n, k), m, at = weight.shape, x.shape[:-1].numel(), target(x.device)
     how = how_to(m, n, k, at, is_pair=up is not None, is_half=x.itemsize == 2)
@@ -100,7 +102,7 @@ def _launch(
         "KIND": activation, "HAS_UP": up is not None, "HAS_NORM": norm_eps is not None, "HAS_BIAS": bias is not None,
         "HAS_RESIDUAL": residual is not None, "SPLITS": how.splits,
     }  # fmt: skip
-    more = {"IS_EARLY": EARLY} if how.is_vector else {"AS_FLOAT32": _as_float32(x, at)}
+    more = {"IS_EARLY": is_early} if how.is_vector else {"AS_FLOAT32": _as_float32(x, at)}
     launch(kernels.linear_vector if how.is_vector else kernels.linear_tiled,
         (-(-n // how.block_n), how.splits, -(-m // how.block_m)),
         flat, weight, _or(other, weight), _or(bias, weight), _or(norm_weight, weight), _or(added, flat), out, parts,
@@ -211,8 +213,7 @@ def fused_three(
         flat, *weights, *biases, _or(norm_weight, flat), _or(counter, flat), out, m, *sizes, k, flat.stride(0),
         *(weight.stride(0) for weight in weights), norm_eps, norm_offset, how.ahead,
         HAS_NORM=has_norm, HAS_NORM_WEIGHT=norm_weight is not None, HAS_BIAS=bias_a is not None,
-        HAS_COUNTER=counter is not None, IS_VECTOR=how.is_vector, IS_EARLY=EARLY_THREE, IS_LATE=LATE,
-        AS_FLOAT32=_as_float32(x, at),
+        HAS_COUNTER=counter is not None, IS_VECTOR=how.is_vector, AS_FLOAT32=_as_float32(x, at),
         **_tile(how),
     )  # fmt: skip
     return out

@@ -121,16 +121,17 @@ def place_in(cache: object, index: int) -> TokenSlot | None:
 
 def mlp(facts: Mlp, module: Any, x: Tensor, before: Norm | None, weight: Tensor | None, residual: object) -> Tensor:
     """A gated MLP, with the norm before it and the sum after it."""
+    is_early = before is not None  # then the rest of a layer is before it, which begins with a `linear_three`
     inner = linear(
         x, module.gate_proj.weight, activation=facts.activation, up=module.up_proj.weight, norm_weight=weight,
-        norm_eps=None if before is None else before.eps, norm_offset=0.0 if before is None else before.offset,
+        norm_eps=before.eps if before else None, norm_offset=before.offset if before else 0.0, is_early=is_early,
     )  # fmt: skip
-    return linear(inner, module.down_proj.weight, residual=residual)
+    return linear(inner, module.down_proj.weight, residual=residual, is_early=is_early)
 
 
 def layer(facts: Layer, module: Any, x: Tensor, place: TokenSlot, given: dict[str, Any]) -> Tensor:
     """A whole decoder layer."""
     made = attend(facts.attention, module.self_attn, x, place, facts.before, module.input_layernorm.weight, given)
     output = module.self_attn.o_proj
-    x = linear(made, output.weight, output.bias, residual=x)
+    x = linear(made, output.weight, output.bias, residual=x, is_early=True)
     return mlp(facts.mlp, module.mlp, x, facts.between, module.post_attention_layernorm.weight, x)

@@ -179,6 +179,10 @@ def _recorded(
         if isinstance(error, torch.OutOfMemoryError) or is_interrupt(error):
             raise
         raise CaptureDied(kind_and_line(error)) from error
+    if after is None and graph._program.is_outdated:  # the next one has no guards on what that operation read
+        del result
+        graph.reset()
+        return _recorded(state, pool_id, policy, call, account, after)
     return graph, result
 
 

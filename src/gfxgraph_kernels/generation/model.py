@@ -105,7 +105,8 @@ class Accelerated:
         except torch.OutOfMemoryError as error:
             raise _OutOfMemory(str(error).splitlines()[0]) from error
         if choice.outside:
-            self._note_outside(choice.outside)
+            why = f"tokens are chosen between graphs: {', '.join(choice.outside)}"
+            self.arena.state.report("eager_step", why, type(self.model).__name__)
         self.arena.follow(torch.cuda.current_stream())
         with self.arena.lock:
             return decoder.generate(request)
@@ -123,15 +124,10 @@ class Accelerated:
             self.kernels.undo()
             self.kernels = None
 
-    def _note_outside(self, names: tuple[str, ...]) -> None:
-        self.arena.state.report(
-            "eager_step", f"tokens are chosen between graphs: {', '.join(names)}", type(self.model).__name__
-        )
-
-    def _cache_len(self, call: dict[str, object], max_length: int) -> int:
+    def _cache_len(self, call: dict[str, Any], max_length: int) -> int:
         """Length of the cache; the same as transformers would use if asked for a static one."""
         needed = max_length - 1
-        if _is_static(call["generation_config"]):
+        if call["generation_config"].cache_implementation == "static":
             return int(max(needed, self.model._previous_max_cache_length))
         granule = max(_GRANULE, 1 << max(0, needed.bit_length() - 3))
         return -(-needed // granule) * granule
@@ -296,7 +292,3 @@ def kernel_settings() -> tuple[Any, ...]:
 
 class _OutOfMemory(Exception):
     """There is no memory for a decoder; nothing has been computed yet."""
-
-
-def _is_static(config: Any) -> bool:
-    return bool(config.cache_implementation == "static")

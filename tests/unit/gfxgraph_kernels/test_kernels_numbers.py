@@ -88,7 +88,9 @@ def test_linear_with_everything(way, dtype, m):
     n, k = 21, 75
     x, w, u = drawn(m, k, dtype=dtype), drawn(n, k, dtype=dtype, seed=1), drawn(n, k, dtype=dtype, seed=2)
     b, r, g = drawn(n, dtype=dtype), drawn(m, n, dtype=dtype, seed=3), drawn(k, dtype=dtype)
-    made = kernels.linear(x, w, b, activation="silu", up=u, residual=r, norm_weight=g, norm_eps=1e-6)
+    given = {"activation": "silu", "up": u, "residual": r, "norm_weight": g, "norm_eps": 1e-6}
+    made = kernels.linear(x, w, b, **given)
+    assert torch.equal(made, kernels.linear(x, w, b, **given, is_early=True))
     wide = [each.double() for each in (x, w, b, u, r)]
     same(made, eager.linear(*wide, "silu", g.double(), 1e-6, 0.0))
     same(kernels.linear(x, w), x.double() @ w.double().T)

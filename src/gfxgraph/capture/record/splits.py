@@ -101,7 +101,7 @@ def _is_constant(session: Session, tensor: Tensor) -> bool:
 def _on_device(session: Session, constant: Tensor) -> Tensor:
     """A copy of a constant in memory that is not the graph's, made now; the program holds it."""
     mode, session.recorder.paused = torch.cuda.get_sync_debug_mode(), True
-    aside = (torch.cuda.Stream(session.device_index) for _ in itertools.count())  # torch's, in turn: this capture's too
+    aside = (torch.cuda.Stream(session.device_index) for _ in itertools.count())  # in turn: this capture's, too
     try:
         with capture_lock.unnoticed(), torch.cuda.stream(next(each for each in aside if not _is_capturing(each))):
             set_sync_debug_mode(0)
@@ -124,14 +124,14 @@ def _index_on_device(session: Session, index: Tensor) -> Tensor | None:
 
 
 def _copied(session: Session, func: Callable[..., Tensor], source: Tensor, args: Args, kwargs: Kwargs) -> Tensor:
-    """Record the copy of a constant as nodes that read no host memory: a few numbers as fills, more from the device."""
+    """Record the copy of a constant without host memory: as fills of a few numbers, or from the device."""
     record, aten = session.recorder.__torch_dispatch__, torch.ops.aten
     out = flat(args)[0]
     if source.numel() > _MOST_FILLS:
         constant = _on_device(session, source)
         if out.is_cuda:
             return record(func, (), (out, constant))
-        return record(aten._to_copy.default, (), (constant,), {k: v for k, v in kwargs.items() if k != "non_blocking"})
+        return record(aten._to_copy.default, (), (constant,), {**kwargs, "non_blocking": False})
     if out.is_cuda:
         host = source.to(out.dtype)
     else:

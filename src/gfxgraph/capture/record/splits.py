@@ -53,7 +53,8 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
             return _copied(session, func, source, args, kwargs)
     if row.when is When.HOST_OR_MASK_INDEX and args[0].is_cuda:
         found = [None if index is None else _index_on_device(session, index) for index in args[1]]
-        if [*map(type, found)] == [*map(type, args[1])]:
+        is_other = any(each is not index for each, index in zip(found, args[1]))  # else the values are on the host
+        if is_other and [*map(type, found)] == [*map(type, args[1])]:
             return session.recorder.__torch_dispatch__(func, (), (args[0], found, *args[2:]), kwargs)
     where = place()
     writes = written(func, args, kwargs) if schema is not None else ()

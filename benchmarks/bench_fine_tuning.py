@@ -78,6 +78,7 @@ def measured(way: str, epochs: int, layers: int, is_simulated: bool) -> dict[str
         "tokens_a_second": [round(n_tokens / each) for each in seconds[1:]],
         "first_epoch_s": round(seconds[0], 2),
         "max_memory_mib": torch.cuda.max_memory_allocated() >> 20,
+        "max_reserved_mib": torch.cuda.max_memory_reserved() >> 20,  # with what graphs share, which counts as free
         "losses": [round(float(each), 4) for each in losses],
     }
     if way == "graphed":

@@ -12,7 +12,14 @@ from tests.conformance.conftest import HAS_GPU
 from tests.conformance.test_ranks import run_ranks
 
 pytestmark = pytest.mark.skipif(HAS_GPU and torch.cuda.device_count() < 2, reason="simulated cards, or two GPUs")
-GRAPHED = ["of graphed", "small buckets", "bucket view", "no_sync", "comm hook", *["unused", "static graph"] * HAS_GPU]
+GRAPHED = [
+    "of graphed",
+    "small buckets",
+    "bucket view",
+    "no_sync",
+    "comm hook",
+    *["unused", "static graph"] * HAS_GPU,
+]
 
 
 @pytest.fixture(scope="module")

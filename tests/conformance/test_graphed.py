@@ -435,6 +435,25 @@ def test_capture_all():
     assert set(g.stats()["eager"]) <= {"warm-up"}
 
 
+tripled = torch.compile(lambda x: x * torch.tensor(3.0, device="cuda"), backend="eager")
+WITH_NAMES = {
+    "tensor": lambda x: x * torch.tensor(2.0, device="cuda"),
+    "as_tensor": lambda x: x + torch.as_tensor([1.0, 2.0, 3.0, 4.0], device="cuda"),
+    "linear": lambda x: torch.nn.functional.linear(x, torch.eye(4, device="cuda")),
+    "max": lambda x: x * min(2, max(1, 3)),
+    "compiled": lambda x: tripled(x),
+}
+"""Functions that use what stands for torch's and Python's own while a capture runs."""
+
+
+@pytest.mark.parametrize("name", WITH_NAMES)
+def test_a_capture_leaves_the_next_buckets_what_the_function_calls(name):
+    """Between captures the function is traced, and its guards are asked, where torch's own functions stand."""
+    g = gfxgraph.graphed(WITH_NAMES[name], dynamic={"x": {0: "n"}}, buckets=[2, 4, 8])
+    assert g.capture_all(torch.ones(8, 4, device="cuda")) == {"n_captured": 3, "n_left": 0}, g.explain()
+    assert not g.stats()["pieces"]
+
+
 def test_no_arguments():
     """A function of nothing but what it closes over."""
     x = torch.zeros(4, device="cuda")

@@ -307,3 +307,17 @@ def test_a_forward_that_the_call_sets_is_called_in_the_same_call():
     for i in range(6):
         x = torch.ones(2, 4, device="cuda") + i
         assert torch.equal(graphed(x, i), module(x)), i
+
+
+def test_an_attribute_added_to_a_tensor_costs_nothing_where_none_is_looked_up():
+    """Only a function that looks up attributes by name runs eagerly with such an argument."""
+    x = torch.ones(3, device="cuda")
+    x.note = "the program's own"
+    plain, asking = (
+        gfxgraph.graphed(lambda x: x * 2),
+        gfxgraph.graphed(lambda x: x * (2 if hasattr(x, "none") else 3)),
+    )
+    for _ in range(N_CALLS):
+        assert plain(x).tolist() == [2.0] * 3 and asking(x).tolist() == [3.0] * 3
+    assert plain.stats()["replays"] >= 2, plain.explain()
+    assert any("added attributes" in why for why in asking.stats()["eager"]), asking.explain()

@@ -303,3 +303,32 @@ def test_a_generator_seeded_before_goes_on_beside_seeds_of_others(platform):
     for _ in range(3):
         graph.replay()
         assert torch.equal(drawn, body(twin))
+
+
+@torch.library.custom_op("gfxgraph_tests::by_experts", mutates_args=())
+def _by_experts(rows: torch.Tensor, weights: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    made, start = torch.empty_like(rows), 0
+    for expert, n in enumerate(counts.tolist()):
+        made[start : start + n] = rows[start : start + n] @ weights[expert]
+        start += n
+    return made
+
+
+_by_experts.register_fake(lambda rows, weights, counts: torch.empty_like(rows))
+
+
+def test_an_operation_whose_kernel_reads_is_a_step_of_the_hosts(platform):
+    """Experts in a loop over the tokens that each has: every routing is a replay, and no value is guarded."""
+    weights = torch.randn(3, 4, 4, device="cuda")
+
+    def mixed(x, choice):
+        order = choice.argsort(stable=True)
+        counts = (choice[:, None] == torch.arange(3, device="cuda")).sum(0)
+        return _by_experts(x[order], weights, counts)[order.argsort()] * 2
+
+    g = gfxgraph.graphed(mixed)
+    for seed in range(6):
+        torch.manual_seed(seed)
+        x, choice = torch.randn(6, 4, device="cuda"), torch.randint(0, 3, (6,), device="cuda")
+        torch.testing.assert_close(g(x, choice), mixed(x, choice))
+    assert g.stats()["replays"] == 5 and set(g.stats()["eager"]) == {"warm-up"}, g.explain()

@@ -532,6 +532,18 @@ def test_a_replay_on_another_stream_reads_the_new_weight(platform):
     assert captured.is_right()
 
 
+def test_what_a_replay_writes_reaches_a_buffer_in_others_memory(platform):
+    """A new buffer whose memory others share is copied for each replay: in, and out again where the graph wrote."""
+    net, graph, shared = nn.Module(), torch.cuda.CUDAGraph(), torch.zeros(2, 3, device="cuda")
+    net.register_buffer("count", torch.zeros(3, device="cuda"))
+    with torch.cuda.graph(graph):
+        net.count.add_(1)
+    net.count = shared[1]
+    graph.replay()
+    graph.replay()
+    assert shared.tolist() == [[0.0] * 3, [2.0] * 3]
+
+
 def test_swapping_tensors_works_beside_graphs(platform):
     """torch.utils.swap_tensors refuses tensors with weak references: graphs have none on a program's."""
     net = made()

@@ -492,7 +492,22 @@ def test_a_checkpointed_block_is_a_graph_unless_it_draws(p, training, draws):
 
 
 def test_a_step_with_its_backward_names_what_makes_one_graph_of_it():
+    net = torch.nn.Linear(4, 4).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    @gfxgraph.graphed
+    def one_step(x):
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+    for _ in range(4):
+        one_step(torch.ones(3, 4, device="cuda"))
+    advice = "as gfxgraph.TrainingStep(step) a step of training is one graph"
+    assert advice in one_step.explain()
+    told = [each for each in gfxgraph.stats()["events"] if advice in each["reason"]]
+    assert len(told) == 1 and "one_step" in told[0]["op"]
     step = gfxgraph.graphed(lambda x: x + 1)
     assert "TrainingStep" not in step.explain()
     step._pieces["Python runs between its graphs: Unsupported Tensor.backward() call"] += 1
-    assert "as gfxgraph.TrainingStep(step) a step of training is one graph" in step.explain()
+    assert advice in step.explain()

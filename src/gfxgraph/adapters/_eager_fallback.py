@@ -47,7 +47,7 @@ def attempt(
     call: Callable[[], object],
     *,
     began: Callable[[], bool],
-    clean: Callable[[], None],
+    clean: Callable[[], object],
 ) -> tuple[object, RuntimeError | None]:
     """Let an engine make a call in which it captures.
 

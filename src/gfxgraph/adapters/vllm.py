@@ -23,6 +23,7 @@ from gfxgraph.adapters._eager_fallback import Downgraded, attempt, report
 from gfxgraph.adapters._needs import NeededName
 from gfxgraph.adapters.adapter import Adapter
 from gfxgraph.core.replaced import Replaced
+from gfxgraph.core.tape import Args, Kwargs
 
 _FULL = "vllm.compilation.cuda_graph"
 _BREAKABLE = "vllm.compilation.breakable_cudagraph"
@@ -54,7 +55,7 @@ class VllmAdapter(Adapter):
     def put_in_place(self, undo: Replaced, part: Any) -> None:
         if part.__name__ == _FULL:
             wrapper, entries, graph = part.CUDAGraphWrapper, "concrete_cudagraph_entries", "cudagraph"
-            clean = _nothing
+            clean: Callable[[], object] = partial(_given, None)  # ``with torch.cuda.graph`` does it
         else:
             wrapper, entries, graph = part.BreakableCUDAGraphWrapper, "entries", "capture"
             clean = partial(_forget_capture, part.BreakableCUDAGraphCapture)
@@ -64,7 +65,7 @@ class VllmAdapter(Adapter):
 
 
 def _surviving(
-    original: Callable[..., object], contexts: object, entries_name: str, graph_name: str, clean: Callable[[], None]
+    original: Callable[..., object], contexts: object, entries_name: str, graph_name: str, clean: Callable[[], object]
 ) -> Callable[..., object]:
     """Wrap ``__call__`` of a wrapper, so that it continues after a failed capture.
 
@@ -76,34 +77,56 @@ def _surviving(
 
     @functools.wraps(original)
     def __call__(self: Any, *args: object, **kwargs: object) -> object:
-        key = _key(self, contexts, args, kwargs)
-        if key is None:
-            return original(self, *args, **kwargs)
-        eager: dict[object, Downgraded] = self.__dict__.setdefault("_gfxgraph_eager", {})
+        entries, n = getattr(self, entries_name), self.__dict__.get("_gfxgraph_captured", 0)
+        if n and n == len(entries):  # each has its graph: one more is seen afterwards, without the key and its hash
+            try:
+                result = original(self, *args, **kwargs)
+                if n == len(entries):
+                    return result
+                call = partial(_given, result)
+            except RuntimeError as error:
+                if n == len(entries):
+                    raise
+                call = partial(_given, None, error)
+            return captured(self, entries, call, args, kwargs)
+        key, eager = _key(self, contexts, args, kwargs), self.__dict__.get("_gfxgraph_eager", {})
         if key in eager:
             return eager[key](*args, **kwargs)
-        entries = getattr(self, entries_name)
-        entry = entries.get(key)
-        if entry is not None and getattr(entry, graph_name) is not None:
+        if key is None or getattr(entries.get(key), graph_name, None) is not None:
             return original(self, *args, **kwargs)
+        return captured(self, entries, partial(original, self, *args, **kwargs), args, kwargs)
+
+    def captured(
+        self: Any, entries: dict[object, object], call: Callable[[], object], args: Args, kwargs: Kwargs
+    ) -> object:
+        """The result of a call that captures; or the work done eagerly, as from then on."""
+        key, own = _key(self, contexts, args, kwargs), self.__dict__
+        eager: dict[object, Downgraded] = own.setdefault("_gfxgraph_eager", {})
         result, error = attempt(
             self,
             self.graph_pool,
             _tp_group(),
-            lambda: original(self, *args, **kwargs),
+            call,
             # vLLM notes the addresses right before a capture.
             began=lambda: getattr(entries.get(key), "input_addresses", None) is not None,
             clean=clean,
         )
-        if error is None:
-            return result
-        entries.pop(key, None)
-        report("vLLM", f"{type(self).__name__} {key}", error)
-        eager[key] = Downgraded(self.runnable)
-        # A capture only records: this step's work is still to be done.
-        return eager[key](*args, **kwargs)
+        if error is not None:
+            entries.pop(key, None)
+            report("vLLM", f"{type(self).__name__} {key}", error)
+            eager[key] = Downgraded(self.runnable)
+        n = sum(getattr(each, graph_name) is not None for each in entries.values())
+        own["_gfxgraph_captured"] = 0 if eager else n
+        # A capture only records: if it failed, this step's work is still to be done.
+        return result if error is None else eager[key](*args, **kwargs)
 
     return __call__
+
+
+def _given(result: object, error: RuntimeError | None = None) -> object:
+    if error is not None:
+        raise error
+    return result
 
 
 def _forgetting(original: Callable[..., object]) -> Callable[..., object]:
@@ -118,7 +141,7 @@ def _forgetting(original: Callable[..., object]) -> Callable[..., object]:
     return clear_graphs
 
 
-def _key(wrapper: Any, contexts: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+def _key(wrapper: Any, contexts: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """The key of this call's graph in the wrapper; None if it passes the call through."""
     if not contexts.is_forward_context_available():
         return None
@@ -128,10 +151,6 @@ def _key(wrapper: Any, contexts: Any, args: tuple[object, ...], kwargs: dict[str
         return None
     key_fn = getattr(wrapper, "key_fn", None) if "key_fn" in vars(wrapper) else None
     return context.batch_descriptor if key_fn is None else (context.batch_descriptor, key_fn(*args, **kwargs))
-
-
-def _nothing() -> None:
-    """Nothing to clean up: ``with torch.cuda.graph`` does it."""
 
 
 def _forget_capture(capture: Any) -> None:

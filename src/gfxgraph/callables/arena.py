@@ -29,7 +29,7 @@ from torch import Tensor
 
 from gfxgraph import torch_names
 from gfxgraph.callables.buffers import Buffers, tensors_of
-from gfxgraph.callables.signature import GuardMiss, RunEagerly
+from gfxgraph.callables.signature import RunEagerly
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.failures import clean_by_hand, heal_capture
 from gfxgraph.capture.graph import BridgedGraph, bridged_class
@@ -156,7 +156,12 @@ def capture_graph(
 
 
 def _recorded(
-    state: process.Process, pool_id: Any, policy: OnUnsafe, call: Callable[[], Any], account: Account | None, after: Any
+    state: process.Process,
+    pool_id: Any,
+    policy: OnUnsafe,
+    call: Callable[[], Any],
+    account: Account | None,
+    after: Any,
 ) -> tuple[Any, Any]:
     graph = graph_class(state)(on_unsafe=policy)
     graph.account = account or Account("a part of a callable", is_part=True)
@@ -174,6 +179,10 @@ def _recorded(
         if isinstance(error, torch.OutOfMemoryError) or is_interrupt(error):
             raise
         raise CaptureDied(kind_and_line(error)) from error
+    if after is None and graph._program.is_outdated:  # the next one has no guards on what that operation read
+        del result
+        graph.reset()
+        return _recorded(state, pool_id, policy, call, account, after)
     return graph, result
 
 
@@ -395,8 +404,8 @@ def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None)
         writes: what to restore; by default everything visible outside, the graph's results included.
 
     Raises:
-        GuardMiss: a value that the capture read has changed; with the old value the graph can be replayed again.
-        RunEagerly: the launch failed.
+        RunEagerly: the launch failed, or a value that the capture read has changed: with the old one it can be
+            replayed again.
     """
     program = getattr(graph, "_program", None)
     before = None
@@ -409,7 +418,7 @@ def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None)
             before.put_back()
         if isinstance(error, GuardMismatch):
             question = error.fields.get("question", "")
-            raise GuardMiss(f"a value that the capture read has changed: {question}") from error
+            raise RunEagerly(f"a value that the capture read has changed: {question}") from error
         raise RunEagerly(f"the replay failed: {error.code}") from error
 
 

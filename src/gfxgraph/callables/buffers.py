@@ -14,14 +14,15 @@ alias and saved-for-backward reference, in Python or C++; not a bare address tha
 A result that is one of the arguments, or a view of one, is returned as the same view of the caller's own
 argument; one that the function returns from outside (a parameter) is that same tensor.
 
-Copies are one call: torch's fused copy for several tensors, the driver's own copy for one or two small
-ones, where that is cheaper than torch's dispatcher (decision 0007).
+Copies are one call: torch's fused copy, or one launch for the small ones (joined_launch.py).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -461,6 +462,20 @@ def builder(value: Any) -> Callable[[Iterator[Any]], Any]:
     if kind is dict:
         named = [(name, builder(item)) for name, item in value.items()]
         return lambda tensors: {name: make(tensors) for name, make in named}
+    own: dict[str, Any] = vars(value) if isinstance(value, OrderedDict) and dataclasses.is_dataclass(value) else {}
+    if own and own.keys() >= value.keys() and all(value.get(name) is item for name, item in own.items()):
+        # As transformers' __init__ leaves its results, which takes longer than a launch.
+        named, blank = [(name, builder(item)) for name, item in value.items()], dict.fromkeys(own)
+
+        def build(tensors: Iterator[Any]) -> Any:
+            made = OrderedDict.__new__(kind)
+            vars(made).update(blank)
+            for name, make in named:
+                vars(made)[name] = part = make(tensors)
+                OrderedDict.__setitem__(made, name, part)
+            return made
+
+        return build
     children = children_of(value)
     if children is not None:
         _, parts, rebuild = children

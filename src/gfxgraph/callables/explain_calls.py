@@ -53,6 +53,14 @@ def regions(graphed: Graphed) -> list[Any]:
     return [region for _, traced in found for region in traced.regions]
 
 
+AS_STEP = "as gfxgraph.TrainingStep(step) a step of training is one graph, backward and optimizer too"
+
+
+def is_of_step(why: str) -> bool:
+    """Whether a step of training is why calls run in pieces."""
+    return "backward()" in why or "zero_grad" in why
+
+
 def _ways(graphed: Graphed) -> list[str]:
     """A table of how many calls ran in which way, and why not by their own graph."""
     refused: dict[str, list[str]] = {}
@@ -76,10 +84,8 @@ def _ways(graphed: Graphed) -> list[str]:
     if graphed._pieces:
         share = f"; {done} of {of} operations ran in graphs" if of else ""
         lines.append(f"  in pieces: Python runs at each call, and each graph in between is its own{share}")
-        if any("backward()" in why or "zero_grad" in why for why in graphed._pieces):
-            lines.append(
-                "  as gfxgraph.TrainingStep(step) a step of training is one graph, backward and optimizer too"
-            )
+        if any(map(is_of_step, graphed._pieces)):
+            lines.append(f"  {AS_STEP}")
     return lines
 
 

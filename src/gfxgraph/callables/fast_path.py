@@ -146,10 +146,12 @@ class GuardWriter(Unpacker):
         self._located: list[int] = []
         """The arguments whose addresses ``places`` holds."""
 
-    def guards(self, world: Any, asks_by_name: bool = False) -> None:
+    def guards(self, world: Any, asks_by_name: bool = False, are_checked: bool = False) -> None:
         taken = ", ".join(f"t{i}" for i in range(self.n_taken))
         self.taken = f"({taken},)" if taken else "()"
-        if self.n_taken:
+        if are_checked:
+            self.line("if not settings(): return MISS")
+        elif self.n_taken:
             self.has_kinds(self.tensors, sorted(set(self.twins)))
         else:  # the tensor guards also check inference mode
             self.names["inference"] = torch.is_inference_mode_enabled
@@ -507,7 +509,7 @@ class Writer(GuardWriter):
         self.line(f"return {made}")
 
     def function(self) -> Fast:
-        if self.launches.n:
+        if self.launches.copies:
             self.lines.insert(self.n_checks, _REBIND)
         return super().function()
 

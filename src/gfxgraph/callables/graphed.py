@@ -72,7 +72,6 @@ from gfxgraph.callables.trace.in_dynamo import CHANGED
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.training.bucketed_gradients import BucketedGradients
 from gfxgraph.callables.worlds import TracedGraph, Worlds
-from gfxgraph.capture.patches.replaced import kept
 from gfxgraph.capture.record.user_lines import line_of_error
 from gfxgraph.capture.undo import is_ours, unbroken
 from gfxgraph.errors import CaptureError, DriverError
@@ -231,6 +230,8 @@ class Graphed:
                 raise RunEagerly(self._off)
             return self._in_bucket(state, args, kwargs)
         except InPieces as pieces:
+            if state is not None and pieces.why not in self._pieces and explain_calls.is_of_step(pieces.why):
+                state.report("in_pieces", f"a training step: {explain_calls.AS_STEP}", self._name)
             return self._worlds.in_pieces(pieces, args, kwargs)
         except DriverError as error:  # before any launch: a failed launch raises ReplayError
             why = "a driver call failed"
@@ -474,7 +475,6 @@ class Graphed:
             raise TypeError(f"gfxgraph.graphed() did not make this module: {type(module).__qualname__}")
         return found
 
-    @kept()
     def capture_all(self, *args: Any, **kwargs: Any) -> dict[str, int]:
         """Capture every bucket now, largest first, by calls.
 

@@ -51,25 +51,19 @@ class CopyLaunches:
         stream: the stream of the first calls.
     """
 
-    __slots__ = ("_copies", "_state", "stream")
-
     def __init__(self, state: Process, stream: int) -> None:
         self._state = state
-        self._copies: list[PreparedCopies] = []
+        self.copies: list[PreparedCopies] = []
         self.stream = stream
 
     def prepare(self, kernel: CopyKernel, parts: Sequence[tuple[int, int, int]]) -> PreparedCopies:
         made = kernel.prepare(parts, self.stream)
-        self._copies.append(made)
+        self.copies.append(made)
         return made
-
-    @property
-    def n(self) -> int:
-        return len(self._copies)
 
     def to(self, stream: int) -> None:
         """Launch on ``stream`` from now on."""
-        for copies in self._copies:
+        for copies in self.copies:
             copies.on(stream)
         self.stream = stream
 
@@ -217,7 +211,7 @@ def copied(into: Pairs, back: Pairs) -> Any:
 def addresses(tensors: Sequence[str]) -> str:
     """An expression for the addresses of these tensors; a single address for one tensor."""
     found = ", ".join(f"{tensor}.data_ptr()" for tensor in tensors)
-    return f"({found})" if len(tensors) > 1 else found
+    return found if len(tensors) == 1 else f"({found})"
 
 
 def launch_lines(

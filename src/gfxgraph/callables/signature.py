@@ -67,10 +67,6 @@ class RunEagerly(Exception):
         self.for_good = for_good
 
 
-class GuardMiss(RunEagerly):
-    """A value read inside the function differs from the one at capture."""
-
-
 class InPieces(Exception):
     """Raised for a call that Dynamo's code must run, whose graphs are captured one by one.
 
@@ -129,18 +125,13 @@ _UNGUARDED: dict[type, tuple[str, str]] = {
 
 def replace(value: Any, change: Callable[[Tensor], Any]) -> Any:
     """The same tree with ``change`` applied to each tensor, in the order of ``flatten``."""
-    kind = type(value)
-    if kind is Tensor or isinstance(value, Tensor):
+    if isinstance(value, Tensor):
         return change(value)
-    if kind is tuple or kind is list:
-        return kind([replace(item, change) for item in value])
-    if kind is dict:
-        return {name: replace(item, change) for name, item in value.items()}
     children = children_of(value)
-    if children is not None:
-        _, parts, rebuild = children
-        return rebuild([replace(part, change) for part in parts])
-    return value
+    if children is None:
+        return value
+    _, parts, rebuild = children
+    return rebuild([replace(part, change) for part in parts])
 
 
 def _key(value: Any) -> Any:
@@ -153,8 +144,13 @@ def _key(value: Any) -> Any:
 
 
 def children_of(value: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]] | None:
-    """Context, parts, and a function that rebuilds it from parts, for trees other than tuple, list and dict."""
+    """Context, parts, and a function that rebuilds it from parts; None for a leaf."""
     kind = type(value)
+    if kind is tuple or kind is list:
+        return None, value, kind
+    if kind is dict:
+        keys = tuple(value)
+        return keys, list(value.values()), lambda parts: dict(zip(keys, parts))
     if kind is torch.Size:
         return None
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
@@ -252,27 +248,17 @@ def matmul_precision() -> str:
 
 def paths(value: Any, name: str = "") -> list[str]:
     """The path of each tensor in the tree, as a user would write it: ``batch.ids``, ``layers[0]``."""
-    kind = type(value)
     if isinstance(value, Tensor):
         return [name]
-    found: list[str] = []
-    if kind is dict:
-        for key, item in value.items():
-            found += paths(item, f"{name}.{key}" if name else str(key))
-        return found
-    if kind is tuple or kind is list:
-        items: list[tuple[str, Any]] = [(f"{name}[{i}]", item) for i, item in enumerate(value)]
-    else:
-        children = children_of(value)
-        if children is None:
-            return []
-        context, parts, _ = children
-        names = getattr(kind, "_fields", None) or (context if isinstance(context, tuple) else None)
-        labels = [f"{name}.{n}" for n in names] if names else [f"{name}[{i}]" for i in range(len(parts))]
-        items = list(zip(labels, parts))
-    for label, item in items:
-        found += paths(item, label)
-    return found
+    children = children_of(value)
+    if children is None:
+        return []
+    context, parts, _ = children
+    names = getattr(type(value), "_fields", None) or (context if isinstance(context, tuple) else None)
+    labels = (
+        [f"{name}.{n}" if name else str(n) for n in names] if names else [f"{name}[{i}]" for i in range(len(parts))]
+    )
+    return [found for label, part in zip(labels, parts) for found in paths(part, label)]
 
 
 # -- one call ----------------------------------------------------------------------------------------------

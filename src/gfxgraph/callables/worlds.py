@@ -132,7 +132,8 @@ class Worlds:
         world = self._worlds.get(call.key)
         if world is not None and world.why_pieces and world.is_one and not world.why_eager:
             # What it stores changes what it reads, so Dynamo's guards decide.
-            self._refuse_more(args, kwargs)
+            if why := front.why_no_more(args, kwargs):
+                raise RunEagerly(why)
             raise self._in_pieces(call, world)
         if world is None or not world.is_same_for(args, kwargs):
             world = self._find(call, args, kwargs) if front.worlds else None
@@ -201,7 +202,8 @@ class Worlds:
         untraceable = ""
         has_attributes = any(vars(t) for t in call.tensors)
         kind = None if has_attributes else (zeros_in(call.structure), skeleton(call.structure))
-        self._refuse_more(args, kwargs)
+        if why := front.why_no_more(args, kwargs):
+            raise RunEagerly(why)
         stream.wait_stream(current)
         try:
             with torch.cuda.stream(stream):
@@ -211,7 +213,8 @@ class Worlds:
                     untraceable, result = error.args
                     self._untraceable = "" if front.is_too_deep else untraceable
                 if args is not call.args:
-                    result = returned(call.kwargs, call.given_back(result, args, kwargs))
+                    result = call.given_back(result, args, kwargs)
+                local.returned = call.kwargs, result, False
         finally:
             current.wait_stream(stream)
         made: list[Tensor] = []
@@ -235,7 +238,7 @@ class Worlds:
         self._eager.count(world.why_eager or again or WARM_UP)
         returned(call.kwargs, result, True)
         if kind is not None and not world.is_taken and world.why_pieces in ("", NEEDS_GRADIENTS):
-            front.offer(world, args, kwargs, kind)
+            front.offer(world, kind)
         if not world.why_eager and not world.why_pieces:
             call.in_world(world)
         return result
@@ -308,13 +311,6 @@ class Worlds:
                 return result
         return MISS
 
-    def _refuse_more(self, args: Args, kwargs: Kwargs) -> None:
-        """Raise `RunEagerly` if tracing was given up."""
-        assert self._front is not None
-        why = self._front.why_no_more(args, kwargs)
-        if why:
-            raise RunEagerly(why)
-
 
 # -- facts about a call's arguments and its result -----------------------------------------------------------
 
@@ -351,13 +347,11 @@ def _key_of(tensor: Tensor) -> Any:
 
 def containers_in(value: Any) -> list[object]:
     """Every list, dict and object in the tree that could be changed, once for each occurrence."""
-    kind = type(value)
-    if isinstance(value, Tensor):
+    children = None if isinstance(value, Tensor) else children_of(value)
+    if children is None:
         return []
-    children = None if kind in (tuple, list, dict) else children_of(value)
-    parts = value.values() if kind is dict else value if kind in (tuple, list) else children[1] if children else ()
-    inner = [each for part in parts for each in containers_in(part)]
-    return inner if isinstance(value, tuple) or (children is None and kind not in (list, dict)) else [value, *inner]
+    inner = [each for part in children[1] for each in containers_in(part)]
+    return inner if isinstance(value, tuple) else [value, *inner]
 
 
 def why_in_pieces(result: object, made: list[Tensor]) -> str:

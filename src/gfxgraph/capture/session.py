@@ -93,8 +93,7 @@ class Session:
         self.program = Program(bare_launch(self.state.base), numbers=self.values.numbers)
         self._own_graph: Any = None
         self._dying: Any = None
-        self.n_segments = 0
-        self.n_executed = 0
+        self.n_segments = self.n_executed = 0
         self.has_executed = False
         self.lifecycle = graph._lifecycle
         self.error: BaseException | None = None

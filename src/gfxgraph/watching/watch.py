@@ -35,6 +35,7 @@ import re
 import sys
 import types
 import weakref
+from _ctypes import PyObj_FromPtr
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -405,8 +406,7 @@ class Watchers:
     """
 
     def __init__(self, place: Callable[[], Place | None] = lambda: None) -> None:
-        self.has_changed = False
-        self.may_be_swapped = False
+        self.has_changed = self.may_be_swapped = False
         """Whether tensors may have exchanged what is behind their Python objects."""
         self.changed_at: Place | None = None
         """The line of the last change; None if it is not known (3.11)."""
@@ -454,10 +454,10 @@ class Watchers:
         self._names.pop(address, None)
         self._alive.pop(address, None)
 
-    def changed(self, address: int, key: int | None) -> None:
-        """Called when the dict at ``address`` is about to change, at the key at ``key`` or as a whole."""
+    def changed(self, address: int, key: object) -> None:
+        """Called when the dict at ``address`` is about to change, at a key or as a whole (`_WHOLE`)."""
         names = self._names.get(address)
-        if names is None or key is None or ctypes.cast(key, ctypes.py_object).value in names:
+        if names is None or key is _WHOLE or key in names:
             self.has_changed, self.changed_at = True, self._place()
 
 
@@ -503,16 +503,21 @@ _watchers: dict[int, weakref.WeakSet[Watchers]] = {}
 """By address of the dict: the watchers to notify."""
 
 
+_WHOLE = object()
+_NOBODY: weakref.WeakSet[Watchers] = weakref.WeakSet()
 _DEALLOCATED = 5
 """``PyDict_EVENT_DEALLOCATED``: an object has got another dict, and the watched one dies alone."""
 
 
 def _on_event(event: int, address: int, key: int | None, value: int | None) -> int:
+    # It runs for every name that a capture replaces: `data`, the set's own weak references, costs a tenth of the set.
     try:
-        for each in tuple(_watchers.get(address, ())):
-            each.changed(address, key)
-            if event == _DEALLOCATED:
-                each.forget(address)
+        name = _WHOLE if key is None else PyObj_FromPtr(key)
+        for ref in tuple(_watchers.get(address, _NOBODY).data):  # type: ignore[attr-defined]
+            if (each := ref()) is not None:
+                each.changed(address, name)
+                if event == _DEALLOCATED:
+                    each.forget(address)
         if event == _DEALLOCATED:
             _watchers.pop(address, None)
     except BaseException:  # an interrupt, which CPython ignores here: the change must not be missed

@@ -61,13 +61,7 @@ class WhileLoop:
         ValueError: ``max_steps`` is below 1.
     """
 
-    def __init__(
-        self,
-        condition: Callable[..., Tensor],
-        body: Callable[..., Any],
-        *,
-        max_steps: int,
-    ) -> None:
+    def __init__(self, condition: Callable[..., Tensor], body: Callable[..., Any], *, max_steps: int) -> None:
         if max_steps < 1:
             raise ValueError("max_steps must be at least 1")
         if not (callable(condition) and callable(body)):

@@ -96,7 +96,7 @@ class Configured:
     def __call__(self, frame: Any, *more: Any) -> Any:
         front = self._owner()
         if front is None or torch_names.trace_rules.check(frame.f_code):
-            return self._callback(frame, *more)  # left to Python at once: what Dynamo's own code calls, say
+            return torch_names.ConvertFrameReturn()  # left to Python at once: what Dynamo's own code calls, say
         try:
             return self._trace(front, frame, *more)
         except CHANGED as error:  # Dynamo itself leaves out few; the frame runs as Python
@@ -121,12 +121,12 @@ class Configured:
                         put(changes, known, name, value)
                 correct(changes, errors, front.seen, front.remarks)
                 made = self._callback(frame, *more)
+                front.note_frame(frame, getattr(made, "guarded_code", None), n_before)
                 _keep_external()
             front.is_too_deep |= bool(errors) and isinstance(errors[-1], RecursionError)
             reason = getattr(made, "skip_reason", None)
             if reason:
                 front.note_left(said(str(errors[-1])) if errors else reason)
-            front.note_frame(frame, getattr(made, "guarded_code", None), n_before)
         return made
 
 

@@ -414,7 +414,7 @@ class Frontend:
         args, kwargs = given["args"], given["kwargs"]
         with _Told(self) as told:
             try:
-                result = returned(kwargs, self.run(*args, **kwargs))
+                result = self.run(*args, **kwargs)
             except Exception:
                 self.n_traces -= 1
                 raise
@@ -442,11 +442,11 @@ class Frontend:
         except CHANGED as error:
             raise Untraceable(f"{OWN}: {type(error).__name__}: {error}", result) from error
 
-    def offer(self, world: World, args: Args, kwargs: Kwargs, kind: object) -> None:
+    def offer(self, world: World, kind: object) -> None:
         """Have other instances of the code take the trace of a world, if it holds nothing of this one alone."""
         is_own = world.asks_guards or world.why_eager or world.takes_gradients or self.keeps or not world.run
         if not is_own:
-            same_code.offer(self._key, world, self._given(args, kwargs), kind, frozenset(self.remarks))
+            same_code.offer(self._key, world, kind, frozenset(self.remarks))
 
     def _take(self, given: dict[str, Any], kind: object) -> World | None:
         """The world of a call that Dynamo's code for another instance serves; None if there is none."""
@@ -468,7 +468,7 @@ class Frontend:
     def _run_taken(self, world: World, args: Args, kwargs: Kwargs) -> Any:
         """Run a call eagerly as another instance's trace; from now on that is a world of this one, too."""
         with _Told() as told:
-            result = returned(kwargs, self.run_in(world, args, kwargs))
+            result = self.run_in(world, args, kwargs)
         world.note_written(told.versions)
         given = self._given(args, kwargs)
         world.why_pieces = world.found.effect or ("" if world.holds(given) else CHANGES_ITSELF)

@@ -33,6 +33,7 @@ _DEFAULTS = re.compile(r"\.(__defaults__|__kwdefaults__)\[")
 _CONTAINS = re.compile(r"___dict_contains\('([^']+)',")
 _LACKS = re.compile(r"not hasattr\(.*, '(\w+)'\)")
 _OF_ARGUMENTS = re.compile(r"\bL\['(args|kwargs)'\]")
+_BY_CLASS = ("TYPE_MATCH", "TENSOR_MATCH")
 _ASKED = re.compile(r"GetAttrGuardAccessor\((\w+)\)")
 _FIXED = (
     int, float, complex, str, bytes, bool, types.NoneType, tuple, frozenset, range, slice, enum.Enum, types.CodeType,
@@ -69,6 +70,8 @@ class GuardWalk(Watch):
         """Functions that were read or called."""
         self.named: dict[int, str] = {}
         """By identity of what was read, its source, the first in order: the tree's order changes with failures."""
+        self.compared: list[object] = []
+        """What guards compare by its address: objects and classes."""
 
     def walk(self, root: Any) -> None:
         for manager in root.get_child_managers():
@@ -106,6 +109,7 @@ class GuardWalk(Watch):
     def _argument(self, manager: Any) -> None:
         """Arguments are compared as trees of tensors and constants; note deeper reads inside one."""
         value = self._value(manager)
+        self._note_compared(manager.get_leaf_guards(), value)
         if isinstance(value, tuple) or dataclasses.is_dataclass(value):
             self.classes.add(type(value))
         for inner in children(manager):
@@ -146,13 +150,21 @@ class GuardWalk(Watch):
         except Unwatchable as what:
             self.unwatched = self.unwatched or str(what)
 
+    def _note_compared(self, leaves: list[Any], value: object) -> None:
+        kinds = {type(leaf).__name__ for leaf in leaves}
+        if "ID_MATCH" in kinds:
+            self.compared.append(value)
+        if not kinds.isdisjoint(_BY_CLASS):
+            self.compared.append(type(value))
+
     def _part(self, manager: Any, parent: Any) -> None:
-        source = manager.get_source()
-        if parent is not None and not manager.get_leaf_guards() and not any(children(manager)):
+        source, leaves = manager.get_source(), manager.get_leaf_guards()
+        if parent is not None and not leaves and not any(children(manager)):
             found = _ATTRIBUTE.search(source)
             if found and isinstance(self.of_kind(type(parent), found.group(1)), property):
                 return  # Dynamo guards what the property reads instead, and its code may have effects
         value = self._value(manager)
+        self._note_compared(leaves, value)
         if parent is not None and parent is not value:
             again = self._value(manager)
             if again is value or _CLASS_DICT.match(source) or isinstance(value, types.MethodType) and again == value:

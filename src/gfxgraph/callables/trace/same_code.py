@@ -20,25 +20,18 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from gfxgraph.callables.trace.guard_walk import children, compiled
 from gfxgraph.callables.trace.in_dynamo import CHANGED, Found, FrameTrace
+from gfxgraph.callables.trace.world import CONSTANTS, LASTING, UNKNOWN, World
 from gfxgraph.core.locks import new_lock
-
-if TYPE_CHECKING:
-    from gfxgraph.callables.trace.world import World
 
 MOST_CODES = 64
 """Functions and classes whose traces are kept; the least recently used are dropped first."""
 MOST_TRACES = 8
 """Most traces kept of each; likewise."""
-_BY_ADDRESS = ("ID_MATCH", "TYPE_MATCH", "TENSOR_MATCH")
-"""Guards on an object's address, or on that of its class."""
-_CONSTANTS = (bool, int, float, complex, str, bytes, types.NoneType)
-_LASTING = (*_CONSTANTS, type, types.CodeType, types.EllipsisType, torch.dtype, torch.device, torch.layout)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +77,11 @@ def taken(
     return None
 
 
-def offer(key: Hashable, world: World, given: dict[str, object], kind: object, remarks: frozenset[str]) -> None:
+def offer(key: Hashable, world: World, kind: object, remarks: frozenset[str]) -> None:
     """Have other instances take the trace of a world, if it holds nothing of this one alone."""
-    frame = world.frame
-    alive = compared_by_address(frame.guards.root, {**world.names, "L": given})
-    graph = _name_of_graph(world.found, frame.code, frame.names) if alive is not None else ""
-    if alive is None or not graph:
+    frame, alive = world.frame, world.compared
+    graph = _name_of_graph(world.found, frame.code, frame.names) if UNKNOWN not in alive else ""
+    if not graph:
         return
     kept = dataclasses.replace(frame, found=[dataclasses.replace(world.found)])
     trace = SharedTrace(kept, graph, remarks, kind, world.facts(), alive)
@@ -121,46 +113,12 @@ def _name_of_graph(found: Found, code: types.CodeType, names: Mapping[str, Any])
 
 
 def _is_constant(value: object) -> bool:
-    return all(map(_is_constant, value)) if isinstance(value, tuple) else isinstance(value, _LASTING)
+    return all(map(_is_constant, value)) if isinstance(value, tuple) else isinstance(value, LASTING)
 
 
 def _is_programs(target: object) -> bool:
     of = target if isinstance(target, types.FunctionType) else type(target)
     return of.__module__.partition(".")[0] not in ("builtins", "torch")
-
-
-def compared_by_address(root: Any, scope: dict[str, object]) -> tuple[object, ...] | None:
-    """What guards compare by address, as `SharedTrace.alive`; None if some of it could only be kept alive."""
-    found: list[object] = []
-    todo = [root]
-    while todo:
-        manager = todo.pop()
-        todo += children(manager)
-        kinds = {type(leaf).__name__ for leaf in manager.get_leaf_guards()}.intersection(_BY_ADDRESS)
-        if not kinds:
-            continue
-        try:
-            value = eval(compiled(manager.get_source()), scope)
-        except Exception:  # noqa: BLE001  an attribute's own code may raise anything
-            return None
-        found += (weakly(value) if "ID_MATCH" in kinds else None, weakref.ref(type(value)))
-    return None if _UNKNOWN in found else tuple(found)
-
-
-def weakly(value: object) -> object:
-    """A fact that keeps no object of an instance alive; what is inside tuples likewise."""
-    if isinstance(value, tuple):
-        return tuple(map(weakly, value))
-    if isinstance(value, (*_LASTING, frozenset)):
-        return value
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return _UNKNOWN
-
-
-_UNKNOWN = object()
-"""Stands for what cannot be referred to weakly: alike to nothing, not to itself."""
 
 
 def same_facts(one: Mapping[object, object], other: Mapping[object, object]) -> bool:
@@ -170,10 +128,10 @@ def same_facts(one: Mapping[object, object], other: Mapping[object, object]) -> 
 
 def alike(one: object, other: object) -> bool:
     """Whether a fact is also that of another instance."""
-    if type(one) is not type(other) or one is _UNKNOWN:
+    if type(one) is not type(other) or one is UNKNOWN:
         return False
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(alike, one, other))
     if isinstance(one, frozenset):
         return one == other and all(type(each) in (str, bytes) for each in one)
-    return one is other or isinstance(one, (*_CONSTANTS, torch.device)) and repr(one) == repr(other)
+    return one is other or isinstance(one, (*CONSTANTS, torch.device)) and repr(one) == repr(other)

@@ -25,6 +25,7 @@ import inspect
 import itertools
 import sys
 import types
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -34,7 +35,6 @@ from torch import Tensor, nn
 
 from gfxgraph.callables.trace.guard_walk import GuardWalk, compiled
 from gfxgraph.callables.trace.in_dynamo import RESTLESS_NUMBER, ROOT, Found, FrameTrace, asks_by_name, catches
-from gfxgraph.callables.trace.same_code import weakly
 from gfxgraph.config import LOOKS_UP_VARIABLES, environment
 from gfxgraph.watching.watch import PACKAGES, Unwatchable, is_other_zero, is_packages, same_tensors
 
@@ -46,6 +46,10 @@ MOST_SMALL = 16
 """Host tensors up to this size are compared by value; a trace that read a larger one is checked in full."""
 MOST_LOOKED_AT = 1000
 """Most objects to examine inside an argument; one with more is assumed to contain anything."""
+
+CONSTANTS = (bool, int, float, complex, str, bytes, types.NoneType)
+LASTING = (*CONSTANTS, type, types.CodeType, types.EllipsisType, torch.dtype, torch.device, torch.layout)
+"""Types of what no instance owns."""
 
 
 class Granted:
@@ -240,6 +244,8 @@ class World:
         """Of external tensors that the FX graph reads, as Dynamo writes them."""
         self.stores = [(eval(of, names), *what) for of, *what in found.stores] if found is not None else []
         """Attributes that each call sets to the same constant: object, name, value."""
+        self.compared: tuple[object, ...] = ()
+        """What guards compare by its address, as `SharedTrace.alive`."""
         self.why_pieces = ""
         self.takes_gradients = False
         """Whether ``autograd.grad`` is in its graphs."""
@@ -393,6 +399,9 @@ class World:
         self.reads_inside_arguments = watch.inside
         self._granted = Granted()
         self._granted.take(watch, self.code, self._replaced)
+        self.compared = tuple(
+            weakref.ref(each) if isinstance(each, type) else weakly(each) for each in watch.compared
+        )
         self.why_eager = self.why_eager or self._granted.why_eager
         try:
             self._granted.have_watched(watch)
@@ -453,6 +462,22 @@ def _granted(
             continue  # nobody changes the defaults of a library's function
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             yield function, name, getattr(function, name)
+
+
+def weakly(value: object) -> object:
+    """A fact that keeps no object of an instance alive; what is inside tuples likewise."""
+    if isinstance(value, tuple):
+        return tuple(map(weakly, value))
+    if isinstance(value, (*LASTING, frozenset)):
+        return value
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return UNKNOWN
+
+
+UNKNOWN = object()
+"""Stands for what cannot be referred to weakly: alike to nothing, not to itself."""
 
 
 def _code_name(value: object) -> str:

@@ -97,9 +97,7 @@ class Gradients(CapturedCallable):
         self, fn: Callable[..., Any], inputs: Sequence[Any], in_place: frozenset[int], names: Sequence[str]
     ) -> None:
         super().__init__("graphed")
-        self.fn = fn
-        self.names = names
-        self.in_place = in_place
+        self.fn, self.names, self.in_place = fn, names, in_place
         self.at = [i for i, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_cuda]
         at = set(self.at)
         self.inputs = [
@@ -187,9 +185,12 @@ class Gradients(CapturedCallable):
         if not arena.make_room(max(needed, self.nbytes), keep=self):
             raise RunEagerly(self.fall_back(_OVER_CAP))
         before = arena.reserved()
-        arena.follow(torch.cuda.current_stream(arena.device_index))
+        for order in (arena, arena.backwards):
+            order.follow(torch.cuda.current_stream(arena.device_index))
         try:
             pair = self._pair = _Pair(self, arena, given)
+            if pair.is_outdated:  # a backward cannot be captured twice
+                pair = self._pair = _Pair(self, arena, given)
         except (RuntimeError, NotATree) as error:
             if is_interrupt(error):
                 raise
@@ -218,9 +219,8 @@ class _Pair:
         moving = [static[k] for k in self.copied]
         self._spans = [each.span for each in moving]
         self._targets = [each.tensor.detach() if each.span is None else each.span for each in moving]
-        self._number = 0
         self._memory = memory = arena.backwards
-        self.lock = memory.lock
+        self._number, self.is_outdated, self.lock = 0, False, memory.lock
         copy_all(self._targets, self._moved(given))
         # Each a new leaf: if it were a view, as eager's argument may be, gradients would bypass it.
         inputs = self._with(self.statics)
@@ -284,6 +284,7 @@ class _Pair:
                 self._pool,
                 after=self._forward,
             )
+        self.is_outdated |= graph._program.is_outdated
         of = {k: grad for k, grad in zip(at, found) if grad is not None}
         made = sorted(of, key=lambda k: of[k].nbytes > SMALL_NBYTES)
         pick = itemgetter(-1, *[made.index(k) if k in made else -1 for k in range(len(self.statics))])
@@ -479,12 +480,11 @@ class _Replay(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, pair: _Pair, *given: Tensor) -> tuple[Tensor, ...]:
-        ctx.pair = pair
-        ctx.set_materialize_grads(False)
+        ctx.pair, ctx.materialize_grads = pair, False  # set as by the methods, without their frames, as is to_save
         with pair.lock:
             ctx.before, results = pair.run_forward(given)
         # Saved through autograd: changing an input in place before the backward raises torch's own error.
-        ctx.save_for_backward(*compress(given, pair.is_saved))
+        ctx.to_save = tuple(compress(given, pair.is_saved))
         if not all(pair.needs):
             ctx.mark_non_differentiable(*[t for t, needs in zip(results, pair.needs) if not needs])
         return tuple(results)
@@ -514,21 +514,21 @@ def _fast(
     writer.names |= {name: t for name, t in zip(names.values(), world.tensors)}
     names |= {id(t): f"t{i}" for i, t in enumerate(call.tensors)}
     taken = [names.get(id(t), "") for t in given]
-    writer.guards(world, True)
+    like = torch_names.TensorGuards(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    writer.names |= {"check_all": like.check, "hooks": torch_names._top_saved_tensors_default_hooks}
+    writer.line(f"if not check_all({', '.join(taken)}): return MISS")
+    writer.guards(world, True, are_checked={id(t) for t in given}.issuperset(map(id, call.tensors)))
     writer.names |= {"apply": _apply, "pair": pair, "owner": pair.owner, "arrivals": pair.owner.arrivals}
-    guards = torch_names.TensorGuards(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None)
     writer.names |= {"task": torch_names._current_graph_task_id, "ReplayError": (ReplayError, RunEagerly)}
-    writer.names |= {"hooks": torch_names._top_saved_tensors_default_hooks, "check_all": guards.check}
-    writer.line(f"if task() != -1 or hooks(True) or not check_all({', '.join(taken)}): return MISS")
+    writer.line("if task() != -1 or hooks(True): return MISS")
     writer.line(f"if owner._pair is not pair or len(arrivals) >= {len(pair.backwards)}: return MISS")
-    writer.line(f"have = ({', '.join(taken)}, *apply(pair, {', '.join(taken)}))")
-    writer.line("arena.n_uses = owner.used_at = arena.n_uses + 1")
-    writer.line("owner.n_replays += 1")
+    writer.line(f"made = apply(pair, {', '.join(taken)})")
+    whole = [*taken, *[f"made[{k}]" for k in range(len(pair.made))]]
+    writer.line("arena.n_uses = owner.used_at = arena.n_uses + 1; owner.n_replays += 1")
     for i, (each, (at, part)) in enumerate(zip(made, pair.places)):
         names[id(each)], writer.names[f"part{i}"] = f"out{i}", part
-        writer.line(f"out{i} = have[{at}]" if part is None else f"out{i} = part{i}.of(have[{at}])")
-    tensors: list[Tensor] = []
-    flatten(result, tensors)
+        writer.line(f"out{i} = {whole[at]}" if part is None else f"out{i} = part{i}.of({whole[at]})")
+    flatten(result, tensors := list[Tensor]())
     gives = [names.get(id(t), "") for t in tensors]
     writer.names["build"] = builder(result)
     writer.line(f"return {gives[0]}" if result is tensors[0] else f"return build(iter([{', '.join(gives)}]))")

@@ -408,12 +408,7 @@ class TrainingStep(Graphed):
         TypeError: ``step`` cannot be called.
     """
 
-    def __init__(
-        self,
-        step: Callable[..., Any],
-        *,
-        warmup: int = 3,
-    ) -> None:
+    def __init__(self, step: Callable[..., Any], *, warmup: int = 3) -> None:
         if not callable(step):
             raise TypeError(f"TrainingStep() takes a function, not {step!r}")
         self.step = step

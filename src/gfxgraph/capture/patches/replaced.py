@@ -3,8 +3,7 @@
 A dispatch mode sees operations. It does not see ``torch.cuda.synchronize()``, an event's wait, or the number that
 ``.item()`` gives to Python. While at least one capture is running, these names stand for functions that check whether
 *this thread* is capturing, and otherwise call the original. The originals are back when the last capture has ended,
-or the last of those that follow each other (`kept`), so a program that captures nothing is not affected; a graph
-that dies is kept until a capture has ended.
+so a program that captures nothing is not affected; a graph that dies is kept until then.
 
 Invariant: ``STOCK[name]`` is always torch's own function, whatever is installed.
 """
@@ -15,10 +14,8 @@ import ctypes
 import functools
 import gc
 import json
-import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -40,10 +37,6 @@ NAMES = Undo()
 _IMMUTABLE = 1 << 8
 """Py_TPFLAGS_IMMUTABLETYPE: such a class, as torch's generators, is changed in its dict."""
 _collects = False
-_gc_enable, _gc_disable = gc.enable, gc.disable
-_keepers: weakref.WeakSet[Undo] = weakref.WeakSet()
-"""Of `kept`."""
-_made_for: list[object] = []
 _installed: set[str] = set()
 _told_of: dict[int, object] = {}
 """By ``identity``, the replacements: Dynamo and TorchScript are told of each once, and know it by its address."""
@@ -94,15 +87,10 @@ def install() -> None:
         NAMES.note(clear)
     torch_names._device_constructors()  # torch makes this table once: not while it would hold ours
     # A graph freed by the collector inside a capture invalidates that capture (torch since 2.9).
-    _gc_disable()
-    _made_for[:] = _surroundings()
-    for name in [each for each in GROUPS if each in _made_for]:
-        also(name)
-
-
-def _surroundings() -> list[object]:
-    """What decides which names are due: modules, compiled code, and the groups that are."""
-    return [len(sys.modules), torch_names.FRAME_COUNTER, *(each for each in GROUPS if GROUPS[each].is_due())]
+    gc.disable()
+    for name, group in GROUPS.items():
+        if group.is_due():
+            also(name)
 
 
 def also(name: str) -> None:
@@ -114,7 +102,7 @@ def also(name: str) -> None:
         for short, (owner, attribute, replacement) in GROUPS[name].targets().items():
             original = getattr(owner, attribute, None)
             if original is not None or attribute == "__del__":
-                STOCK[short] = original
+                STOCK[short] = _originals[identity(replacement)] = original
                 _put(owner, attribute, replacement)
 
 
@@ -138,7 +126,6 @@ def original_of(func: object) -> Any:
 def _put(owner: object, attribute: str, replacement: object) -> None:
     own = vars(owner).get(attribute)
     number = identity(replacement)
-    _originals[number] = getattr(owner, attribute, None)
     if number not in _told_of:
         _tell_of(own, replacement)
         _told_of[number] = replacement
@@ -174,7 +161,7 @@ def _tell_of(original: object, replacement: object) -> None:
 
 def _collect_again() -> None:
     if _collects:
-        _gc_enable()
+        gc.enable()
 
 
 def _collect(*args: object, **kwargs: object) -> int:
@@ -221,9 +208,8 @@ def enter(holder: object) -> None:
         holders[id(holder)] = turn  # noted before it is taken: an interrupt may strike at any line
     capture_lock.begin_turn(turn)
     with capture_lock.lock:
-        if len(holders) == 1 and NAMES and _made_for != _surroundings():
-            NAMES.take_back()
-        (_gc_disable if NAMES else install)()
+        if not NAMES:
+            install()
     if "draws" in _installed and capture_lock.others_work():
         time.sleep(_DRAWN_WITHIN_S)
 
@@ -237,17 +223,6 @@ def entered(holder: object) -> Iterator[None]:
         yield
     finally:
         undo.take_back()
-
-
-@contextmanager
-def kept() -> Iterator[None]:
-    """Captures in this block follow each other: what they replace stays there between them."""
-    _keepers.add(keeper := Undo())
-    try:
-        yield
-    finally:
-        _keepers.discard(keeper)
-        _leave(())
 
 
 def leave(holder: object) -> None:
@@ -277,7 +252,7 @@ def _leave(gone: Iterable[int]) -> None:
                 holders.pop(holder, None)
         if holders or not NAMES:
             return
-        (_collect_again if _keepers else NAMES.take_back)()
+        NAMES.take_back()
         dead = capture_lock.take_deferred()
     if dead:
         _bury(dead)

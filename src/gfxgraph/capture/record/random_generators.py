@@ -163,12 +163,18 @@ def drawing_targets() -> Targets:
     """Every function that may be replaced now."""
     guarded = _guarded()
     rooms = () if guarded is None else ((torch, _FUNCTIONS), (torch_names._VF, _FUNCTIONS), (Tensor, _METHODS))
-    found = [(owner, name, getattr(owner, name, None)) for owner, names in rooms for name in names]
-    return {
-        f"draw.{owner.__name__}.{name}": (owner, name, _waiting(original))
-        for owner, name, original in found
-        if original is not None and guarded.isdisjoint((id(original), id(getattr(original, "__code__", None))))  # type: ignore[union-attr]
-    }
+    found = guarded, [(owner, name, getattr(owner, name, None)) for owner, names in rooms for name in names]
+    if _found.get("functions") != found:
+        _found["functions"], _found["targets"] = (
+            found,
+            {
+                f"draw.{owner.__name__}.{name}": (owner, name, _waiting(original))
+                for owner, name, original in found[1]
+                if original is not None
+                and guarded.isdisjoint((id(original), id(getattr(original, "__code__", None))))  # type: ignore[union-attr]
+            },
+        )
+    return _found["targets"]  # type: ignore[no-any-return]
 
 
 def _guarded() -> frozenset[int] | None:

@@ -38,9 +38,10 @@ from gfxgraph import torch_names
 from gfxgraph.capture import rooms
 from gfxgraph.capture.patches.torch_functions import keep_from_dynamo
 from gfxgraph.capture.record.host_values import plain
-from gfxgraph.capture.record.overloads import NO_NODE, OPS, OpInfo, identity
+from gfxgraph.capture.record.overloads import NO_NODE, OPS, OpInfo, always, identity
 from gfxgraph.capture.record.user_lines import LIBRARIES, SKIP, place, user_frame
 from gfxgraph.capture.replay.graph_tensors import Layout, flat, has_layout, is_wrapper, storage_address
+from gfxgraph.capture.replay.program import ReadStep, SegmentStep
 from gfxgraph.capture.state import StepSession
 from gfxgraph.core.tape import Args, Kwargs, Opaque, Tape, TapeValue, new_value
 from gfxgraph.core.unsafe import BY_NAME, NO_LAYOUT, Kind, UnsafeOp, When
@@ -49,6 +50,7 @@ from gfxgraph.types import OnUnsafe
 
 _getframe = sys._getframe
 _numbers = itertools.count(1)  # of recorders
+_READS = "its kernel computes with values that it reads on the host"
 
 
 def _no_reader() -> int:
@@ -63,33 +65,24 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
     def __init__(self, session: StepSession) -> None:
         super().__init__()
         self.session = session
-        self.paused = False
-        self.tape = Tape(0)
-        self.rows = self.tape.rows
+        self.paused = self.has_host_operands = False
         self.owner = next(_numbers)
         self.outside: dict[int, TapeValue] = {}
         """By ``identity``: values of external tensors, which ``externals`` holds."""
-        self.values: list[TapeValue] = []
-        """Values made by the current segment's operations."""
         self.storages: dict[int, TapeValue] = {}
         self.externals: dict[TapeValue, Tensor] = {}
-        self.mutated: dict[tuple[int, object, object], Tensor] = {}
-        self.reader: Callable[[], int | tuple[int, ...]] = _no_reader
-        self.reader_stream = -1
         self.readers: dict[int, Callable[[], int | tuple[int, ...]]] = {}
-        self.frontiers: set[int | tuple[int, ...]] = {0}
         self.device_index = session.device_index
         self.raw_stream = torch_names._cuda_getCurrentRawStream
         self.is_hip_like = session.state.driver.name != "cuda"
         self.holds: list[Tensor] | None = None
         """If set, every result is held until the capture is over, so that no two share memory."""
-        self.segment = 0
         self.is_guarded = session.state.settings.guard > 0
         self.is_wary = self.is_guarded
         """Whether to inspect operations that no table lists: for guards, or because host tensors hold device values.
         """
-        self.has_host_operands = False
         self.max_nodes = session.state.decisions.max_nodes or sys.maxsize
+        self.start_segment(0)
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -102,12 +95,13 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
         self.tape = Tape(index)
         self.rows = self.tape.rows
         self.segment = index
-        self.values = []
-        self.mutated = {}
+        self.values: list[TapeValue] = []
+        """Values made by the current segment's operations."""
+        self.mutated: dict[tuple[int, object, object], Tensor] = {}
         self.readers.clear()
-        self.reader = _no_reader
+        self.reader: Callable[[], int | tuple[int, ...]] = _no_reader
         self.reader_stream = -1
-        self.frontiers = {0}
+        self.frontiers: set[int | tuple[int, ...]] = {0}
 
     def let_go(self) -> None:
         """Release everything that would keep the finished session's graphs and tensors alive."""
@@ -238,11 +232,9 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
         try:
             out = call(*args, **kwargs) if kwargs else call(*args)
         except RuntimeError as error:
-            if self.session is None:  # its kernel is Python, and the capture failed in there
-                raise
-            return self.session.op_failed(info, info.func, args, kwargs, error)
+            return self._failed(info, args, kwargs, error)
         if self.rows is not rows:  # its kernel is Python, and the capture was split in there
-            return self._made_in_parts(info, args, kwargs, out)
+            return self._made_in_parts(info, args, kwargs, out, rows)
         after = reader()
         if launched := after not in frontiers:
             if type(after) is int:
@@ -429,8 +421,28 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
             type(item) is TapeValue and (item.address or item.root is not None) for item in (*args, *kwargs.values())
         )
 
-    def _made_in_parts(self, info: OpInfo, args: Args, kwargs: Kwargs, out: object) -> object:
-        """The operation's parts are in the program already, as launches that no row names and steps on the host."""
+    def _failed(self, info: OpInfo, args: Args, kwargs: Kwargs, error: RuntimeError) -> object:
+        try:
+            if self.session is None:  # its kernel is Python, and the capture failed in there
+                raise error
+            return self.session.op_failed(info, info.func, args, kwargs, error)
+        finally:
+            del error  # see op_failed
+
+    def _made_in_parts(self, info: OpInfo, args: Args, kwargs: Kwargs, out: object, rows: object) -> object:
+        """The operation's parts are in the program already, as launches that no row names and steps on the host.
+
+        If it computes with values that it reads there, as a loop over experts does, later captures repeat it whole.
+
+        Args:
+            rows: of the segment in which it began.
+        """
+        program = self.session.program
+        since = itertools.dropwhile(
+            lambda step: not isinstance(step, SegmentStep) or step.tape.rows is not rows, program.steps
+        )
+        if any(isinstance(step, ReadStep) and step.guards for step in since):
+            info.unsafe, info.applies, program.is_outdated = UnsafeOp(info.name, Kind.HOST_READ, _READS), always, True
         self.adopt(out)
         self.note_effects(info, args, kwargs)
         return out

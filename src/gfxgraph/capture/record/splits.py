@@ -48,13 +48,8 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
         return _torchs_own(session, row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
     if name == "aten::_local_scalar_dense":
         return session.values.read_plain(name, func, *args)
-    if row.kind is Kind.HOST_COPY and _is_constant(session, source := flat(args)[-1]):
-        if flat(args)[0].is_cuda or source is args[0]:
-            return _copied(session, func, source, args, kwargs)
-    if row.when is When.HOST_OR_MASK_INDEX and args[0].is_cuda:
-        found = [None if index is None else _index_on_device(session, index) for index in args[1]]
-        if [*map(type, found)] == [*map(type, args[1])]:
-            return session.recorder.__torch_dispatch__(func, (), (args[0], found, *args[2:]), kwargs)
+    if (out := _of_constants(session, row, func, args, kwargs)) is not None:
+        return out
     where = place()
     writes = written(func, args, kwargs) if schema is not None else ()
     foreign: list[Any] = []
@@ -98,10 +93,25 @@ def _is_constant(session: Session, tensor: Tensor) -> bool:
     return not (session.values.is_tainted(tensor) or lends_memory(tensor))
 
 
+def _of_constants(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Tensor | None:
+    """Record an operation whose host tensors are constants as nodes that read no host memory; None for any other."""
+    if row.kind is Kind.HOST_COPY:
+        first, source = flat(args)[0], flat(args)[-1]
+        is_copied = (first.is_cuda or source is args[0]) and _is_constant(session, source)
+        return _copied(session, func, source, args, kwargs) if is_copied else None
+    if row.when is not When.HOST_OR_MASK_INDEX or not args[0].is_cuda:
+        return None
+    found = [None if index is None else _index_on_device(session, index) for index in args[1]]
+    if [*map(type, found)] != [*map(type, args[1])]:
+        return None
+    made: Tensor = session.recorder.__torch_dispatch__(func, (), (args[0], found, *args[2:]), kwargs)
+    return made
+
+
 def _on_device(session: Session, constant: Tensor) -> Tensor:
     """A copy of a constant in memory that is not the graph's, made now; the program holds it."""
     mode, session.recorder.paused = torch.cuda.get_sync_debug_mode(), True
-    aside = (torch.cuda.Stream(session.device_index) for _ in itertools.count())  # torch's, in turn: this capture's too
+    aside = (torch.cuda.Stream(session.device_index) for _ in itertools.count())  # in turn: this capture's, too
     try:
         with capture_lock.unnoticed(), torch.cuda.stream(next(each for each in aside if not _is_capturing(each))):
             set_sync_debug_mode(0)
@@ -124,14 +134,14 @@ def _index_on_device(session: Session, index: Tensor) -> Tensor | None:
 
 
 def _copied(session: Session, func: Callable[..., Tensor], source: Tensor, args: Args, kwargs: Kwargs) -> Tensor:
-    """Record the copy of a constant as nodes that read no host memory: a few numbers as fills, more from the device."""
+    """Record the copy of a constant without host memory: as fills of a few numbers, or from the device."""
     record, aten = session.recorder.__torch_dispatch__, torch.ops.aten
     out = flat(args)[0]
     if source.numel() > _MOST_FILLS:
         constant = _on_device(session, source)
         if out.is_cuda:
             return record(func, (), (out, constant))
-        return record(aten._to_copy.default, (), (constant,), {k: v for k, v in kwargs.items() if k != "non_blocking"})
+        return record(aten._to_copy.default, (), (constant,), {**kwargs, "non_blocking": False})
     if out.is_cuda:
         host = source.to(out.dtype)
     else:

@@ -29,7 +29,7 @@ import logging
 import sys
 import types
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -77,8 +77,6 @@ class Slot:
     """The captured memory, as the place's tensor had it."""
     address: int
     storage: int
-    nbytes: int
-    """From its first to past its last element."""
     seen: Tensor | Kept
     """What was there at the last look."""
 
@@ -89,6 +87,11 @@ class Slot:
     def is_met_by(self, now: Tensor) -> bool:
         """Whether it lies in the captured memory, as the captured one did."""
         return now.data_ptr() == self.address and self.is_like(now) and now.stride() == self.memory.stride()
+
+    @property
+    def nbytes(self) -> int:
+        """From its first to past its last element."""
+        return Layout.of(self.memory).span_nbytes
 
     def overlaps(self, other: Slot) -> bool:
         return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
@@ -124,7 +127,7 @@ class HeldInputs:
         """Attributes of what holds the inputs: object, attribute, value, name, and the operation that took it."""
         self.n_told = 0
         """Inputs that may be stale: they are counted, the first is named."""
-        self.counts: Counter[int] = Counter()
+        self.counts: defaultdict[int, int] = defaultdict(int)
         """How many of our own tensors refer to each storage."""
         self.watched = Watchers(place)
         self.has_changed: Callable[[], bool] = bool
@@ -162,19 +165,18 @@ class HeldInputs:
 
     def _add(self, holder: Holder, tensor: Tensor, storage: int, seen: Tensor | Kept) -> None:
         memory = tensor.data
-        self.slots.append(Slot(holder, memory, memory.data_ptr(), storage, Layout.of(memory).span_nbytes, seen))
+        self.slots.append(Slot(holder, memory, memory.data_ptr(), storage, seen))
         self.counts[storage] += 1
 
     def _find_numbers(self, program: Program) -> None:
         """Numbers that are constants of the graph, as far as an attribute beside an input still has them."""
-        entries = [entry for segment in program.segments for entry in segment.tape.entries]
-        rows = [(each, entry) for entry in entries for each in (*entry.args, *entry.kwargs.values())]
-        used = {each: entry for each, entry in rows if type(each) is float}
+        rows = [row for segment in program.segments for row in segment.tape.rows]
+        used = {each: row for row in rows for each in (*row[1], *row[2].values()) if type(each) is float}
         owners = [(slot.holder.owner(), slot.holder.name) for slot in self.slots if slot.holder.owner and used]
         for owner, name in {id(owner): (owner, name.rpartition(".")[0]) for owner, name in owners}.values():
             for key, value in getattr(owner, "__dict__", {}).items() if not isinstance(owner, type) else ():
                 if type(value) is float and value in used:
-                    self.numbers.append((weakref.ref(owner), key, value, f"{name}.{key}", used[value]))
+                    self.numbers.append((weakref.ref(owner), key, value, f"{name}.{key}", Entry(*used[value])))
 
     def source(self, held: Tensor) -> tuple[Tensor, str]:
         """The program's own tensor in the memory of an input, and the place that holds it."""

@@ -422,6 +422,8 @@ class Program:
     """Replays one segment node by node, if faults are to be localized."""
     n_by_tape: int = 0
     """Operations that the last replay ran from a tape."""
+    is_outdated: bool = False
+    """Whether a capture of the same code would now be another: an operation was found to be a step of the host's."""
 
     @property
     def segments(self) -> list[SegmentStep]:

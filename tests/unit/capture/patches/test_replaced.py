@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import sys
 import threading
 
 import pytest
@@ -93,23 +92,3 @@ def test_dynamo_and_torchscript_are_told_of_a_replacement_once(monkeypatch) -> N
         replaced.NAMES.take_back()
     assert told == [lasting, for_sigmoid]
     assert torch.jit._builtins._find_builtin(for_sigmoid) == "aten::sigmoid"
-
-
-def test_captures_that_follow_each_other_put_names_there_once(monkeypatch) -> None:
-    """Between them the collector runs and the names stay, unless modules or compiled code have come; then all go."""
-    put, stock = [], torch.Tensor.item
-    monkeypatch.setattr(replaced, "_put", lambda *names, real=replaced._put: put.append(names[1]) or real(*names))
-    gfxgraph.enable(simulate="hip")
-    try:
-        with replaced.kept():
-            for imported in (False, False, True):
-                before = len(put)
-                if imported:
-                    monkeypatch.setitem(sys.modules, "a_module_of_a_warm_up", replaced)
-                with torch.cuda.graph(torch.cuda.CUDAGraph()):
-                    assert not gc.isenabled() and (torch.ones(1, device="cuda") + 1).sum().item() == 2
-                assert gc.isenabled() and torch.Tensor.item is not stock and torch.tensor(3).item() == 3
-                assert (len(put) > before) == (imported or before == 0)
-        assert torch.Tensor.item is stock and gc.isenabled() and not replaced.NAMES
-    finally:
-        gfxgraph.disable()

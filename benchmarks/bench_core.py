@@ -130,6 +130,53 @@ def bench_replay(stock_class, reps: int) -> list[dict]:
     return found
 
 
+class Piece(torch.nn.Module):
+    """A part of a model that an engine captures by itself, with its own weights."""
+
+    def __init__(self, n_weights: int):
+        super().__init__()
+        self.weights = torch.nn.ParameterList([torch.ones(16, 16, device="cuda") for _ in range(n_weights)])
+
+    def forward(self, x):
+        for weight in self.weights:
+            x = x * weight
+        return x
+
+
+def pieces(n_weights: int, graph_class, n: int = 32) -> tuple:
+    """As engines' piecewise modes: a graph a piece, one pool, each reads what the one before has left."""
+    layers, x, held = torch.nn.ModuleList([Piece(n_weights) for _ in range(n)]), torch.ones(16, 16, device="cuda"), []
+    pool = torch.cuda.graph_pool_handle()
+    with torch.no_grad():
+        for layer in layers:
+            graph = graph_class()
+            with torch.cuda.graph(graph, pool=pool):
+                y = layer(x)
+            held.append((graph, x))
+            x = y
+    return layers, held, x
+
+
+def bench_pieces(stock_class, reps: int) -> list[dict]:
+    """CPU time of a replay where 32 graphs follow each other: what they read is looked at in each."""
+    found = []
+    for n_weights in (1, 4, 8):
+        kinds = [pieces(n_weights, each) for each in (stock_class, torch.cuda.CUDAGraph)]
+        times: list[list[float]] = [[], []]
+        for turn in range(8 * reps + 8):
+            for at in (0, 1) if turn % 2 else (1, 0):
+                replays = [graph.replay for graph, _ in kinds[at][1]]
+                torch.cuda.synchronize()
+                begun = time.perf_counter()
+                for replay in replays:
+                    replay()
+                times[at].append((time.perf_counter() - begun) / len(replays) * 1e6)
+        torch.cuda.synchronize()
+        figure = f"CPU time of replay, 32 pieces of {n_weights} weights in turn"
+        found.append(paired(figure, "us", times[0][8:], times[1][8:], 1.15))
+    return found
+
+
 def bench_synchronizations() -> dict:
     graph, x, y = chain(20, torch.cuda.CUDAGraph)
     from torch.profiler import ProfilerActivity, profile
@@ -260,6 +307,7 @@ def main() -> None:
     gfxgraph.enable(allow_cuda=True, validate=False)
     figures = [
         *bench_replay(stock_class, options.reps),
+        *bench_pieces(stock_class, options.reps),
         bench_synchronizations(),
         *bench_capture(stock_class, options.reps),
         bench_import(options.reps),

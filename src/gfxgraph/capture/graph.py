@@ -648,8 +648,8 @@ def bridged_class(base: type) -> type[BridgedGraph]:
 
     class BridgedCUDAGraph(over, base):  # type: ignore[misc, valid-type]
         __doc__ = BridgedGraph.__doc__
-        # The replay countdown. A slot: in ``__dict__`` each replay would take 0.07 us longer.
-        __slots__ = ("_left",)
+        # What each replay reads. Slots: in ``__dict__`` the countdown alone would take it 0.07 us longer.
+        __slots__ = ("_held", "_left")
         _launch = staticmethod(launch)
         replay = torchs.fast_replay(launch)
 

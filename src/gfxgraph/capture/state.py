@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gfxgraph.capture.record.host_values import HostValues
     from gfxgraph.capture.record.random_generators import Generators
     from gfxgraph.capture.record.streams import Streams
-    from gfxgraph.capture.replay.program import HostPart, Step
+    from gfxgraph.capture.replay.program import HostPart, Program, Step
     from gfxgraph.capture.replay.rollback import Rollback
     from gfxgraph.core.tape import Args, Kwargs, Place
     from gfxgraph.core.unsafe import UnsafeOp
@@ -125,6 +125,7 @@ class StepSession(OngoingCapture, Protocol):
     policy: OnUnsafe
     device_index: int
     has_executed: bool
+    program: Program
     rollback: Rollback
     generators: Generators
     streams: Streams

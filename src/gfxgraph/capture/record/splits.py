@@ -101,7 +101,7 @@ def _of_constants(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs:
         constant = _on_device(session, source)
         if out.is_cuda:
             return record(func, (), (out, constant))
-        return record(torch.ops.aten._to_copy.default, (), (constant,), {**kwargs, "non_blocking": False})
+        return record(func, (), (constant,), {**kwargs, "non_blocking": False})
     if row.when is not When.HOST_OR_MASK_INDEX or not args[0].is_cuda:
         return None
     found = [None if index is None else _index_on_device(session, index) for index in args[1]]

@@ -229,16 +229,13 @@ def attention(
 
 
 def _measured_attention(n: int, group: int, width: int, length: int, target: Target) -> Attention:
-    splits, block, warps = 1, 64, 4
+    splits, is_alone, block, warps = 1, 0, 64, 4
     if length < 2 * LEAST_KEYS:
-        # In a step, 256 keys: 128 took 0.96 of the time of 64 for 16 workgroups, 32 took 0.69 for 128.
-        if n >= 64:
-            block = 32
-        elif group == 1:
-            block, warps = 128, 8
+        rows = measured()["attention"]
+        is_alone, block, warps = next(row[2:] for row in rows if n >= row[0] and group <= row[1])
     else:
         while splits < 16 and n * splits < 3 * target.n_units and splits * 128 <= length:
             splits *= 2
     # Two blocks of keys and of values are in flight: 10.4 bytes of shared memory per element.
     block = max(16, min(block, (16384 if target.name in ROOMY else 8192) // width))
-    return Attention(max(group, 16), width, block, splits, warps, True)
+    return Attention(1 if is_alone else max(group, 16), width, block, splits, warps, not is_alone)

@@ -75,8 +75,7 @@ def attend(
     biases = (module.q_proj.bias, module.k_proj.bias, module.v_proj.bias)
     q, k, v = linear_three(
         x, (module.q_proj.weight, module.k_proj.weight, module.v_proj.weight), biases,
-        norm_weight=weight, norm_eps=None if before is None else before.eps,
-        norm_offset=0.0 if before is None else before.offset,
+        norm_weight=weight, norm_eps=before.eps if before else None, norm_offset=before.offset if before else 0.0,
         counter=place.position if place.is_counted else None,
     )  # fmt: skip
     q = q.view(batch, 1, facts.heads, facts.width)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 import pytest
+
+from tests.warm_python import warm_python
 
 PROGRAM = """
 import json, logging, sys
@@ -31,7 +32,7 @@ logging.getLogger().addHandler(Fields())
 def run(configure="", later="", **environment):
     code = PROGRAM.replace("CONFIGURE", configure).replace("LATER", later)
     return subprocess.run(
-        [sys.executable, "-c", code],
+        [warm_python(), "-c", code],
         capture_output=True,
         text=True,
         timeout=120,

@@ -185,7 +185,7 @@ def state() -> dict[str, object]:
         "host tensors": torch._C._only_lift_cpu_tensors(),
         "flags": tuple(v for k, v in sorted(vars(dispatch).items()) if k.startswith("_is_in_")),
         "node meta": torch.fx.traceback.has_preserved_node_meta(),
-        "ours": (local.is_raw, local.found is None, local.skipped is None),
+        "ours": (local.is_raw, local.told is None),
         "waits": torch.cuda.get_sync_debug_mode(),
         "collector": gc.isenabled(),
         "sessions": len(process.sessions()),

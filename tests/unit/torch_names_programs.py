@@ -2,13 +2,15 @@
 
     echo NAME ... | python -m tests.unit.torch_names_programs
 
-Torch, its compiler and the simulated card are there before the first fork; gfxgraph's other rooms are imported in the
-forks, after the name is gone. Answers each name read with one JSON line: what raised, or was wrong, with us and
-without. Programs run without us, and without the name, only where ours differ from torch's with every name.
+Torch, its compiler, what these import and make once and the simulated card are there before the first fork;
+gfxgraph's other rooms are imported in the forks, after the name is gone. Answers each name read with one JSON line:
+what raised, or was wrong, with us and without. Programs run without us, and without the name, only where ours differ
+from torch's with every name.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import logging
@@ -184,6 +186,15 @@ def with_us() -> None:
     activation.enable(simulate="hip")
 
 
+def torchs_modules() -> dict[str, Any]:
+    """What torch and others import on the way, which each fork would import again."""
+    before = set(sys.modules)
+    with_us()
+    outcomes(sys.modules["gfxgraph"].graphed)
+    own = ("gfxgraph", "torch._inductor.runtime.compile_tasks.")
+    return {"names": [name for name in sys.modules if name not in before and not name.startswith(own)]}
+
+
 def in_fork(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     read, write = os.pipe()
     child = os.fork()
@@ -210,8 +221,13 @@ def main() -> Iterator[dict[str, Any]]:
     torch.set_num_threads(1)
     for module in ("torch._dynamo", "torch._inductor.compile_fx", "torch._inductor.scheduler"):
         importlib.import_module(module)
+    for passes in ("joint_graph", "post_grad"):  # patterns, which torch makes once
+        importlib.import_module(f"torch._inductor.fx_passes.{passes}").lazy_init()
     simulator.install("hip")
     stock = in_fork(lambda: outcomes(as_it_is))
+    for module in in_fork(torchs_modules)["names"]:
+        importlib.import_module(module)
+    gc.freeze()
     for line in sys.stdin:
         for key in line.split():
             yield compared(torch_names.NAMES[key], stock)

@@ -242,10 +242,8 @@ class Decoder:
         size = size if is_padded else n_prompt
         part = self.prompts.get((size, has_mask))
         if part is None and len(self.prompts) < MAX_PROMPTS and self.batch * size <= MOST_PROMPT_TOKENS:
-            part = self.prompts[size, has_mask] = self._part(
-                functools.partial(self.read, size, has_mask, is_padded),
-                f"{type(self.model).__name__}, a prompt of {self.batch} rows",
-            )
+            read = functools.partial(self.read, size, has_mask, is_padded)
+            part = self.prompts[size, has_mask] = self._part(read, f"a prompt of {self.batch} rows")
         if part is None:
             self.counts["eager_prompts"] += 1
             self.read(n_prompt, has_mask, False)
@@ -260,17 +258,15 @@ class Decoder:
         if not are_near(self.logits.to(self.model.dtype), wanted):
             self.is_padding = False
             self.prompts.clear()
-            self.arena.state.report(
-                "fallback", "padding changes a prompt: it is read at its length", type(self.model).__name__
-            )
+            why = "padding changes a prompt: it is read at its length"
+            self.arena.state.report("fallback", why, type(self.model).__name__)
             self.read(n_prompt, has_mask, False)
 
     def _step_forward(self) -> None:
         is_full = self.cache.place.is_full = self.cache.full_windows
         part = self.forwards.get(is_full)
         if part is None:
-            name = f"{type(self.model).__name__}, one token of {self.batch} rows"
-            part = self.forwards[is_full] = self._part(self.forward, name)
+            part = self.forwards[is_full] = self._part(self.forward, f"one token of {self.batch} rows")
         part()
         self.cache.place.n_cached += 1
 
@@ -286,16 +282,16 @@ class Decoder:
             if loop.part is None:
                 loop.part = self.choices[key] = self._part(
                     lambda: self.choose(choice, choice.scores(self.history, n_seen, self.logits, self.ignored)),
-                    f"{type(self.model).__name__}, the choice of a token",
+                    "the choice of a token",
                 )
             self.choices.move_to_end(key)
             while len(self.choices) > MAX_CHOICES:
                 self.choices.popitem(last=False)
         loop.part()
 
-    def _part(self, fn: Callable[[], None], name: str) -> Graphed:
+    def _part(self, fn: Callable[[], None], what: str) -> Graphed:
         """A function over the decoder's own buffers, which first runs eagerly, then as a graph."""
-        return Graphed(fn, Options(assume_pure=True), name=name)
+        return Graphed(fn, Options(assume_pure=True), name=f"{type(self.model).__name__}, {what}")
 
     @property
     def is_warm(self) -> bool:

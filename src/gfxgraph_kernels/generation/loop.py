@@ -32,7 +32,6 @@ class Request:
     input_ids: Tensor
     """[batch, prompt] int64, device."""
     model_kwargs: dict[str, Any]
-    generation_config: Any
     choice: TokenChoice
     stops: Stops
     max_length: int

@@ -92,14 +92,9 @@ class Accelerated:
         choice = choices.choice_of(call["logits_processor"], stops, config.do_sample, config._pad_token_tensor)
         assert stops.max_length is not None
         request = Request(
-            input_ids=call["input_ids"],
-            model_kwargs=kwargs,
-            generation_config=config,
-            choice=choice,
-            stops=stops,
-            max_length=stops.max_length,
+            input_ids=call["input_ids"], model_kwargs=kwargs, choice=choice, stops=stops, max_length=stops.max_length,
             streamer=call["streamer"],
-        )
+        )  # fmt: skip
         try:
             decoder = self._decoder(request.input_ids.shape[0], self._cache_len(call, stops.max_length))
         except torch.OutOfMemoryError as error:

@@ -36,16 +36,25 @@ def test_why_names_rows_reasons_and_totals(recorded):
     assert "hip, ROCm 7.2, torch 2.11.0, gfx942" in text
 
 
-def test_why_speaks_chinese(recorded):
+@pytest.fixture
+def no_torch(tmp_path):
+    """A PYTHONPATH on which there is none: with it, ``doctor --why`` also imports Inductor, for seconds."""
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('not here', name='torch')\n")
+    return path_with(tmp_path)
+
+
+def test_why_speaks_chinese(recorded, no_torch):
     """Symptoms and headings follow the language; ids and values do not."""
-    text = gfxgraph("doctor", "--why", GFXGRAPH_ENVIRONMENT=recorded, GFXGRAPH_LANG="zh").stdout
+    environ = {"GFXGRAPH_ENVIRONMENT": recorded, "GFXGRAPH_LANG": "zh", "PYTHONPATH": no_torch}
+    text = gfxgraph("doctor", "--why", **environ).stdout
     assert "约五分之一的进程中重放输出随机错误" in text and "最终决定" in text
     assert "clr#279" in text
 
 
-def test_gfxgraph_arch_changes_the_rows(recorded):
+def test_gfxgraph_arch_changes_the_rows(recorded, no_torch):
     """The same recording, planned for another GPU."""
-    text = gfxgraph("doctor", "--why", GFXGRAPH_ENVIRONMENT=recorded, GFXGRAPH_ARCH="gfx1031").stdout
+    environ = {"GFXGRAPH_ENVIRONMENT": recorded, "GFXGRAPH_ARCH": "gfx1031", "PYTHONPATH": no_torch}
+    text = gfxgraph("doctor", "--why", **environ).stdout
     assert "crash-at-exit" in text and "wrong-replays-one-process-in-five" not in text
 
 
@@ -125,12 +134,11 @@ def test_another_projects_gfxgraph_is_noticed(tmp_path):
     assert finding.state.value == "amber" and "1.1.0" in finding.en and str(tmp_path) in finding.zh
 
 
-def test_what_is_missing_has_its_fix_and_no_decision_is_said(tmp_path):
+def test_what_is_missing_has_its_fix_and_no_decision_is_said(tmp_path, no_torch):
     """Without torch and without an AMD GPU: what helps, the simulator among it; --why ends whole."""
-    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('not here', name='torch')\n")
     plain = tmp_path / "none.json"
     plain.write_text(json.dumps({"platform": "cuda", "torch": "2.13.0", "archs": []}))
-    done = gfxgraph("doctor", "--why", GFXGRAPH_ENVIRONMENT=str(plain), PYTHONPATH=path_with(tmp_path))
+    done = gfxgraph("doctor", "--why", GFXGRAPH_ENVIRONMENT=str(plain), PYTHONPATH=no_torch)
     lines = done.stdout.splitlines()
     missing = {"PyTorch is not installed": "pip install torch"}
     if not os.path.exists("/dev/kfd"):

@@ -31,7 +31,8 @@ def test_tiles_fit(m):
 
 def test_a_measured_layer_has_its_own_sizes():
     """The nearest point of one that was measured is itself, and a gate's are not a layer's."""
-    for rows, points in shapes.measured().items():
+    layers = {rows: points for rows, points in shapes.measured().items() if rows != "attention"}
+    for rows, points in layers.items():
         for n, k, is_vector, block_n, block_k, *rest in points:
             how = shapes.linear(int(rows.split()[0]), n, k, H200, is_pair="gate" in rows)
             made = (how.is_vector, how.block_n, how.block_k, how.splits, how.num_warps, how.num_stages)

@@ -185,7 +185,8 @@ class Gradients(CapturedCallable):
         if not arena.make_room(max(needed, self.nbytes), keep=self):
             raise RunEagerly(self.fall_back(_OVER_CAP))
         before = arena.reserved()
-        arena.follow(torch.cuda.current_stream(arena.device_index))
+        for order in (arena, arena.backwards):
+            order.follow(torch.cuda.current_stream(arena.device_index))
         try:
             pair = self._pair = _Pair(self, arena, given)
             if pair.is_outdated:  # a backward cannot be captured twice
@@ -527,8 +528,7 @@ def _fast(
     for i, (each, (at, part)) in enumerate(zip(made, pair.places)):
         names[id(each)], writer.names[f"part{i}"] = f"out{i}", part
         writer.line(f"out{i} = {whole[at]}" if part is None else f"out{i} = part{i}.of({whole[at]})")
-    tensors: list[Tensor] = []
-    flatten(result, tensors)
+    flatten(result, tensors := list[Tensor]())
     gives = [names.get(id(t), "") for t in tensors]
     writer.names["build"] = builder(result)
     writer.line(f"return {gives[0]}" if result is tensors[0] else f"return build(iter([{', '.join(gives)}]))")

@@ -232,9 +232,7 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
         try:
             out = call(*args, **kwargs) if kwargs else call(*args)
         except RuntimeError as error:
-            if self.session is None:  # its kernel is Python, and the capture failed in there
-                raise
-            return self.session.op_failed(info, info.func, args, kwargs, error)
+            return self._failed(info, args, kwargs, error)
         if self.rows is not rows:  # its kernel is Python, and the capture was split in there
             return self._made_in_parts(info, args, kwargs, out, rows)
         after = reader()
@@ -422,6 +420,14 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
         return any(
             type(item) is TapeValue and (item.address or item.root is not None) for item in (*args, *kwargs.values())
         )
+
+    def _failed(self, info: OpInfo, args: Args, kwargs: Kwargs, error: RuntimeError) -> object:
+        try:
+            if self.session is None:  # its kernel is Python, and the capture failed in there
+                raise error
+            return self.session.op_failed(info, info.func, args, kwargs, error)
+        finally:
+            del error  # see op_failed
 
     def _made_in_parts(self, info: OpInfo, args: Args, kwargs: Kwargs, out: object, rows: object) -> object:
         """The operation's parts are in the program already, as launches that no row names and steps on the host.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from gfxgraph.capture.record.user_lines import cause_of, place
 from gfxgraph.capture.replay.graph_tensors import flat, has_layout, is_wrapper
 from gfxgraph.capture.replay.program import CallStep, HostPart, HostStep, ReplayStep, SegmentStep, Step
 from gfxgraph.capture.undo import set_sync_debug_mode
-from gfxgraph.core.tape import Args, Kwargs, Place, where_of
+from gfxgraph.core.tape import Place, where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp, When
 from gfxgraph.errors import CaptureError
 from gfxgraph.types import OnUnsafe
@@ -48,14 +49,8 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
         return _torchs_own(session, row, name, lambda: (func(*args, **kwargs), None), where_of(*place()))
     if name == "aten::_local_scalar_dense":
         return session.values.read_plain(name, func, *args)
-    if row.kind is Kind.HOST_COPY and _is_constant(session, source := flat(args)[-1]):
-        if flat(args)[0].is_cuda or source is args[0]:
-            return _copied(session, func, source, args, kwargs)
-    if row.when is When.HOST_OR_MASK_INDEX and args[0].is_cuda:
-        found = [None if index is None else _index_on_device(session, index) for index in args[1]]
-        is_other = any(each is not index for each, index in zip(found, args[1]))  # else the values are on the host
-        if is_other and [*map(type, found)] == [*map(type, args[1])]:
-            return session.recorder.__torch_dispatch__(func, (), (args[0], found, *args[2:]), kwargs)
+    if (out := _of_constants(session, row, func, args, kwargs)) is not None:
+        return out
     where = place()
     writes = written(func, args, kwargs) if schema is not None else ()
     foreign: list[Any] = []
@@ -87,16 +82,33 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
     return out
 
 
-_MOST_FILLS = 16
-"""A node for each element: more of them cost more than a copy."""
 _MOST_CONSTANT_NBYTES = 1 << 20
 
 
 def _is_constant(session: Session, tensor: Tensor) -> bool:
     """Whether a host tensor is the captured code's own and holds the same numbers at each replay."""
-    if tensor.is_cuda or tensor.nbytes > _MOST_CONSTANT_NBYTES or not session.host.is_own(tensor):
+    if tensor.is_cuda or tensor.nbytes > _MOST_CONSTANT_NBYTES or "relaxed" in session.state.driver.missing:
         return False
-    return not (session.values.is_tainted(tensor) or lends_memory(tensor))
+    return session.host.is_own(tensor) and not (session.values.is_tainted(tensor) or lends_memory(tensor))
+
+
+def _of_constants(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any) -> Tensor | None:
+    """Record an operation whose host tensors are constants as nodes that read no host memory; None for any other."""
+    record = session.recorder.__torch_dispatch__
+    if row.kind is Kind.HOST_COPY:
+        out, source = flat(args)[0], flat(args)[-1]
+        if not (out.is_cuda or source is out) or not _is_constant(session, source):
+            return None
+        constant = _on_device(session, source)
+        if out.is_cuda:
+            return record(func, (), (out, constant))
+        return record(torch.ops.aten._to_copy.default, (), (constant,), {**kwargs, "non_blocking": False})
+    if row.when is not When.HOST_OR_MASK_INDEX or not args[0].is_cuda:
+        return None
+    found = [None if index is None else _index_on_device(session, index) for index in args[1]]
+    if [*map(type, found)] != [*map(type, args[1])] or all(map(operator.is_, found, args[1])):  # values on the host
+        return None
+    return record(func, (), (args[0], found, *args[2:]), kwargs)
 
 
 def _on_device(session: Session, constant: Tensor) -> Tensor:
@@ -122,30 +134,6 @@ def _index_on_device(session: Session, index: Tensor) -> Tensor | None:
     if index.dtype in (torch.bool, torch.uint8) or index.is_cuda:
         return index if index.is_cuda and index.dtype not in (torch.bool, torch.uint8) else None
     return _on_device(session, index) if _is_constant(session, index) else None
-
-
-def _copied(session: Session, func: Callable[..., Tensor], source: Tensor, args: Args, kwargs: Kwargs) -> Tensor:
-    """Record the copy of a constant without host memory: as fills of a few numbers, or from the device."""
-    record, aten = session.recorder.__torch_dispatch__, torch.ops.aten
-    out = flat(args)[0]
-    if source.numel() > _MOST_FILLS:
-        constant = _on_device(session, source)
-        if out.is_cuda:
-            return record(func, (), (out, constant))
-        return record(aten._to_copy.default, (), (constant,), {**kwargs, "non_blocking": False})
-    if out.is_cuda:
-        host = source.to(out.dtype)
-    else:
-        host = func(source, **{**kwargs, "device": "cpu", "non_blocking": False})
-        on_device = {"dtype": host.dtype, "device": kwargs["device"]}
-        out = record(aten.empty_strided.default, (), (host.size(), host.stride()), on_device)
-    host = host.reshape((*[1] * (out.dim() - host.dim()), *host.size()))
-    for index in itertools.product(*map(range, host.size())):
-        part = out
-        for dim in reversed([dim for dim, n in enumerate(host.size()) if n > 1]):
-            part = record(aten.select.int, (), (part, dim, index[dim]))
-        record(aten.fill_.Scalar, (), (part, host[index].item()))
-    return out
 
 
 def _refuse_without_layout(session: Session, name: str, made: object) -> None:

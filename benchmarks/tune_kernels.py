@@ -74,7 +74,7 @@ class Chosen:
         usual, asked = shapes.attention(*sizes, **kinds), self.sizes.get("attention")
         if asked is None:
             return usual
-        group = max(usual.group, 16) if asked[2] else shapes.power_of_two(sizes[1] // sizes[2])
+        group = max(shapes.power_of_two(sizes[1] // sizes[2]), 16) if asked[2] else 1
         return replace(usual, block=asked[0], num_warps=asked[1], is_dot=asked[2], group=group)
 
 

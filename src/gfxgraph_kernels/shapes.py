@@ -232,7 +232,7 @@ def _measured_attention(n: int, group: int, width: int, length: int, target: Tar
     splits, is_alone, block, warps = 1, 0, 64, 4
     if length < 2 * LEAST_KEYS:
         rows = measured()["attention"]
-        is_alone, block, warps = next(row[2:] for row in rows if n >= row[0] and group <= row[1])
+        is_alone, block, warps = next(r[3:] for r in rows if n >= r[0] and group <= r[1] and width <= r[2])
     else:
         while splits < 16 and n * splits < 3 * target.n_units and splits * 128 <= length:
             splits *= 2

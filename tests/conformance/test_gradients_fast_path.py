@@ -226,6 +226,40 @@ def test_hooks_run_once_and_see_gradients_of_their_own(platform):
     assert torch.equal(kept, before)
 
 
+class Tied(nn.Module):
+    """Its two layers have one weight, and it takes a number beside its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x, scale=None):
+        return self.second(self.first(x)) * (1 if scale is None else scale)
+
+
+def test_tied_weights_accumulation_and_arguments_of_other_kinds(platform):
+    """A weight used twice has one gradient that adds up over steps; what is no tensor is eager's, or eager's error."""
+    module = Tied().cuda()
+    graphed, eager = gfxgraph.graphed(module), copy.deepcopy(module)
+    for seed in range(8):
+        for call, owner in ((graphed, module), (eager, eager)):
+            call(batch(seed, requires_grad=False)).square().mean().backward(retain_graph=seed == 6)
+            if seed % 3 == 2:
+                owner.zero_grad(set_to_none=seed == 2)
+        assert_same(gradients(module), gradients(eager))
+    x = batch(1, requires_grad=False)
+    torch.testing.assert_close(graphed(x, torch.full((4,), 2.0, device="cuda")), eager(x) * 2)
+    torch.testing.assert_close(graphed(x, 3), eager(x) * 3)
+    for wrong in (None, 2, "x", [1.0]):
+        with pytest.raises(TypeError) as theirs:
+            eager(wrong)
+        with pytest.raises(TypeError) as mine:
+            graphed(wrong)
+        assert str(mine.value) == str(theirs.value)
+    torch.testing.assert_close(graphed(x), eager(x))
+
+
 def test_an_evicted_graph_is_not_kept_and_is_captured_again(platform):
     """Its fast path goes with it."""
     graphed, module, eager = pair("linear")

@@ -21,11 +21,12 @@ from typing import Any
 
 from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.buckets import Bucketed
-from gfxgraph.callables.captured import WARM_UP, Captured, Options, label_of
+from gfxgraph.callables.captured import Captured, Options, label_of
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.python_reads import Snapshot
 from gfxgraph.callables.signature import Call, RunEagerly
 from gfxgraph.callables.states import SeenState, States
+from gfxgraph.callables.trace.dynamo import WARM_UP
 from gfxgraph.types import OnUnsafe
 from gfxgraph.watching.watch import Unwatchable
 

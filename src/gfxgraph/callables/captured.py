@@ -65,7 +65,7 @@ from gfxgraph.callables.signature import (
     flatten,
     never,
 )
-from gfxgraph.callables.trace.dynamo import Calls, Frontend, returned
+from gfxgraph.callables.trace.dynamo import WARM_UP, Calls, Frontend, returned
 from gfxgraph.callables.trace.in_dynamo import is_compiled
 from gfxgraph.callables.worlds import for_dynamo
 from gfxgraph.capture.record.user_lines import line_of
@@ -82,8 +82,6 @@ if TYPE_CHECKING:
 
 TRY_AGAIN_AFTER = 64
 """Eager calls before the next attempt, after a capture found no memory."""
-
-WARM_UP = "warm-up"
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class _Walk:
         self._named = named
         self._sees_all = bool(named & _SEES_ALL)
         self.read: set[str] = set(named)
-        self.tokens: dict[str, Any] = {}
+        self.tokens: dict[str, object] = {}
         self.tensors: list[Tensor] = []
         self.met: list[Any] = []
         self.watches: list[tuple[Any, ...]] = []
@@ -130,7 +130,7 @@ class _Walk:
         self._seen: set[int] = set()
         self._todo: collections.deque[tuple[str, Any]] = collections.deque()
 
-    def _note(self, watch: Callable[..., None], *about: Any) -> None:
+    def _note(self, watch: Callable[..., None], *about: object) -> None:
         self.watches.append((watch, *about))
 
     def all(self, roots: dict[str, Any]) -> None:
@@ -141,7 +141,7 @@ class _Walk:
             if len(self.tokens) > MOST_OBJECTS:
                 raise Unwatchable("more objects than can be compared")
 
-    def _token(self, path: str, value: Any) -> Any:
+    def _token(self, path: str, value: object) -> Any:
         """A key that identifies the value; what it refers to is queued."""
         if value is None or type(value) in (bool, int, float, str):
             return constant_key(value)
@@ -164,7 +164,7 @@ class _Walk:
             self._into(path, value)
         return token
 
-    def _into(self, path: str, value: Any) -> None:
+    def _into(self, path: str, value: object) -> None:
         """Queue what an object refers to."""
         if isinstance(value, types.FunctionType):
             self._function(path, value)
@@ -198,7 +198,7 @@ class _Walk:
         else:
             raise Unwatchable(f"{path}, a {type(value).__qualname__}")
 
-    def _set(self, value: Any) -> Any:
+    def _set(self, value: Any) -> object:
         token = constant_key(value)
         if isinstance(value, set) and id(value) not in self._seen:
             self._seen.add(id(value))
@@ -257,7 +257,7 @@ class _Walk:
             self.tokens[path] = id(value)
             self.met.append(value)
 
-    def _dict(self, path: str, value: dict[Any, Any]) -> None:
+    def _dict(self, path: str, value: dict[Any, object]) -> None:
         self._note(Watch.watch, value, None)
         names = []
         for i, (key, item) in enumerate(value.items()):
@@ -340,7 +340,7 @@ def _content(cell: Any) -> Any:
         return NOTHING
 
 
-def _watch_cell(watch: Watch, cell: types.CellType, content: Any) -> None:
+def _watch_cell(watch: Watch, cell: types.CellType, content: object) -> None:
     if content is not NOTHING:
         watch.attribute(cell, "cell_contents", content)
     else:
@@ -408,7 +408,7 @@ _SAID = (print, input, open)
 _LOGS = logging.Logger.callHandlers.__code__
 
 
-def _host_random() -> list[Any]:
+def _host_random() -> list[object]:
     import random
 
     numpy = sys.modules.get("numpy")

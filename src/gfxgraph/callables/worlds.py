@@ -200,8 +200,7 @@ class Worlds:
         again = self._why_again(call.key, args, kwargs)
         world: World | None = None
         untraceable = ""
-        has_attributes = any(vars(t) for t in call.tensors)
-        kind = None if has_attributes else (zeros_in(call.structure), skeleton(call.structure))
+        kind = None if any(vars(t) for t in call.tensors) else (zeros_in(call.structure), skeleton(call.structure))
         if why := front.why_no_more(args, kwargs):
             raise RunEagerly(why)
         stream.wait_stream(current)

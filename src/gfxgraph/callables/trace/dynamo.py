@@ -212,7 +212,7 @@ class Frontend:
             self._changing = ""
             self.seen.clear()
             self._begin()
-            same_code.forget(self._key)
+            same_code.traces.pop(self._key, None)
 
     def _begin(self) -> None:
         self._root = root_of(self._called)

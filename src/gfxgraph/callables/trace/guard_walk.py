@@ -50,14 +50,14 @@ class GuardWalk(Watch):
     def __init__(self, scope: dict[str, Any]) -> None:
         super().__init__()
         self._scope = scope
-        self._values: dict[str, Any] = {}
-        self.mappings: list[dict[Any, Any]] = []
+        self._values: dict[str, object] = {}
+        self.mappings: list[dict[Any, object]] = []
         """Dicts that were read, except objects' own dicts."""
         self.tensors: list[Tensor] = []
         """External tensors that were read; they may be given attributes."""
         self.sets: list[set[Any]] = []
         """Sets that contain more than constants."""
-        self.zeros: list[tuple[Any, str, float]] = []
+        self.zeros: list[tuple[object, str, float]] = []
         """0.0 and -0.0 that were read: the holder, the name or position, and the value."""
         self.kinds: list[tuple[Any, type]] = []
         """Objects whose class can be assigned, and their classes."""
@@ -143,21 +143,21 @@ class GuardWalk(Watch):
         except Exception as error:  # noqa: BLE001  an attribute's own code may raise anything: guards are evaluated then
             raise Unwatchable(f"{manager.get_source()} ({type(error).__name__})") from error
 
-    def _node(self, manager: Any, parent: Any) -> None:
+    def _node(self, manager: Any, parent: object) -> None:
         """Watch one node; if that is not possible, still visit the others, to find what is not guarded."""
         try:
             self._part(manager, parent)
         except Unwatchable as what:
             self.unwatched = self.unwatched or str(what)
 
-    def _note_compared(self, leaves: list[Any], value: object) -> None:
+    def _note_compared(self, leaves: list[object], value: object) -> None:
         kinds = {type(leaf).__name__ for leaf in leaves}
         if "ID_MATCH" in kinds:
             self.compared.append(value)
         if not kinds.isdisjoint(_BY_CLASS):
             self.compared.append(type(value))
 
-    def _part(self, manager: Any, parent: Any) -> None:
+    def _part(self, manager: Any, parent: object) -> None:
         source, leaves = manager.get_source(), manager.get_leaf_guards()
         if parent is not None and not leaves and not any(children(manager)):
             found = _ATTRIBUTE.search(source)
@@ -206,13 +206,13 @@ class GuardWalk(Watch):
                 name = asked.group(1)
                 self._child(owner, f"{inner.get_source()}.{name}", getattr(owner, name, None))
 
-    def _holder(self, source: str, value: Any) -> Any:
+    def _holder(self, source: str, value: object) -> Any:
         """The object whose own dict ``value`` is; None for any other value."""
         if not source.endswith(".__dict__") or not isinstance(value, dict):
             return None
         return self._evaluate(source.removesuffix(".__dict__"))
 
-    def _own_dict(self, holder: Any, manager: Any) -> None:
+    def _own_dict(self, holder: object, manager: Any) -> None:
         own = self.told(holder)
         if own is not None:
             for leaf in manager.get_leaf_guards():
@@ -220,7 +220,7 @@ class GuardWalk(Watch):
         elif _leaves(manager, "DICT_CONTAINS"):
             self.compare(("length", id(holder)), holder, None, f"len({{0}}.__dict__) != {len(vars(holder))}")
 
-    def _itself(self, value: Any, manager: Any, source: str) -> None:
+    def _itself(self, value: object, manager: Any, source: str) -> None:
         """Watch what may change in the object itself."""
         self._note_kind(value, source)
         if isinstance(value, _FIXED) or isinstance(value, type | Tensor | types.CellType | types.FunctionType):
@@ -246,7 +246,7 @@ class GuardWalk(Watch):
         elif type(value) is not object:
             self._object(value, manager, source)
 
-    def _note_kind(self, value: Any, source: str) -> None:
+    def _note_kind(self, value: object, source: str) -> None:
         """Note classes, functions and tensors, and objects without a known watch."""
         if isinstance(value, types.MappingProxyType) and not source.endswith(".__dict__"):
             view = "it reads a view of a dict (types.MappingProxyType); read the dict itself"
@@ -279,12 +279,12 @@ class GuardWalk(Watch):
             for name in lacking:
                 self._lacks(value, own, name)
 
-    def _note_zero(self, parent: Any, source: str, value: Any) -> None:
+    def _note_zero(self, parent: Any, source: str, value: object) -> None:
         if type(value) is float and value == 0.0:
             found = _ATTRIBUTE.search(source)
             self.zeros.append((parent, found.group(1) if found else _literal_item(source), value))
 
-    def _lacks(self, owner: Any, own: dict[str, Any] | None, name: str) -> None:
+    def _lacks(self, owner: Any, own: dict[str, object] | None, name: str) -> None:
         """Watch that an object does not have an attribute."""
         kind = type(owner)
         is_module = isinstance(owner, nn.Module) and kind.__getattr__ is nn.Module.__getattr__
@@ -296,7 +296,7 @@ class GuardWalk(Watch):
             self.watch(each, (name,))
         self.of_class(kind, name)
 
-    def _child(self, parent: Any, source: str, value: Any) -> None:
+    def _child(self, parent: Any, source: str, value: object) -> None:
         """Watch that ``parent`` still leads to ``value``."""
         if isinstance(parent, (*_FIXED, dict, list, weakref.ReferenceType)) or _CLASS_DICT.match(source):
             return  # it cannot change, is watched as a whole, or its items are compared
@@ -366,7 +366,7 @@ def _leaves(manager: Any, kind: str) -> list[Any]:
     return [leaf for leaf in manager.get_leaf_guards() if type(leaf).__name__ == kind]
 
 
-def _literal(text: str) -> Any:
+def _literal(text: str) -> object:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

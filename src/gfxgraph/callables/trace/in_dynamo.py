@@ -75,7 +75,7 @@ class Found:
     """Positions of the inputs from outside the frame: they are expected to stay in place."""
     returned: list[str] = field(default_factory=list)
     """Sources of external tensors and changing numbers that the frame returns; its graph need not contain them."""
-    replaced: list[tuple[str, Any]] = field(default_factory=list)
+    replaced: list[tuple[str, object]] = field(default_factory=list)
     """What the frame's code stores: source of an object or a dict, and the attribute or key."""
     has_gradients: bool = False
     """Whether a result of the graph's first run needed gradients."""
@@ -107,7 +107,7 @@ class Traced(Protocol):
     seen: dict[str, set[int]]
     """By source, of what is outside: how long a list was, which number a global one was."""
     remarks: set[str]
-    graphs: list[tuple[Found, Any]]
+    graphs: list[tuple[Found, object]]
 
     def note_graph(self, found: Found) -> Callable[..., object]:
         """Note an FX graph; return what Dynamo's code calls for it."""
@@ -125,7 +125,7 @@ _lines = itertools.count(1)
 def root_of(fn: Callable[..., Any]) -> types.FunctionType:
     """A root frame of this function's own for Dynamo: it keeps its entries by code object."""
 
-    def root(*args: Any, **kwargs: Any) -> Any:
+    def root(*args: object, **kwargs: Any) -> object:
         # Makes Dynamo guard the keys of these, and their order: it does not guard keys that a function looks for in
         # vain.
         for each in (*args, *kwargs.values(), kwargs):
@@ -171,11 +171,11 @@ def under(fn: Any) -> Any:
 # -- an FX graph ---------------------------------------------------------------------------------------------
 
 
-def backend_of(owner: Traced) -> Callable[[Any, Any], Any]:
+def backend_of(owner: Traced) -> Callable[[object, Any], object]:
     """Dynamo's backend for one function. It holds that weakly, because Dynamo keeps every backend forever."""
     ref = weakref.ref(owner)
 
-    def graphed(graph: Any, example_inputs: Any) -> Any:
+    def graphed(graph: Any, example_inputs: object) -> Any:
         # Otherwise its first run would go through nn.Module's call, and through the hooks for all modules.
         torch_names._LazyGraphModule.force_recompile(graph)
         front = ref()
@@ -193,7 +193,7 @@ def backend_of(owner: Traced) -> Callable[[Any, Any], Any]:
     return graphed
 
 
-def _is_outside(source: str, given: Mapping[str, Any]) -> bool:
+def _is_outside(source: str, given: Mapping[str, object]) -> bool:
     """True for what is not one of the frame's own values: globals, and attributes of objects.
 
     ``L['x']`` and ``L['args'][0]`` are values that change with each call, and so is a field of a named tuple or a
@@ -318,7 +318,7 @@ def _from_outside(tx: Any) -> tuple[list[str], str]:
     stored = tx.output.side_effects.store_attr_mutations
     tensors: list[str] = []
     others: list[str] = []
-    seen: dict[int, Any] = {}
+    seen: dict[int, object] = {}
 
     def look_at(variable: Any) -> None:
         for attribute in stored.get(variable, {}).values():  # of objects that the frame makes
@@ -424,7 +424,7 @@ def _arithmetic(graph: Any) -> str:
     return may_raise
 
 
-def _keep_from_zero(divisor: Any) -> None:
+def _keep_from_zero(divisor: object) -> None:
     number = divisor.meta.get("example_value") if isinstance(divisor, torch.fx.Node) else None
     if isinstance(number, _NUMBERS):
         bool(number != 0)
@@ -447,7 +447,7 @@ def with_random_states(graph: Any) -> None:
         graph.recompile()
 
 
-def _with_random_numbers(graph: Any, node: Any) -> bool:
+def _with_random_numbers(graph: torch.fx.GraphModule, node: Any) -> bool:
     if node.target not in (torch.ops.higher_order.tag_activation_checkpoint, torch.utils.checkpoint.checkpoint):
         return False
     part = getattr(graph, node.args[0].target)

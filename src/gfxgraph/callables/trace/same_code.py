@@ -72,7 +72,7 @@ def taken(
         if trace.serves(kind, given):
             with suppress(*CHANGED):  # it lacks something that the trace read
                 world = world_of(trace.frame)
-                if same_facts(trace.facts, world.facts()) and not world.why_eager and not world.why_pieces:
+                if same_facts(trace.facts, world.granted.facts()) and not world.why_eager and not world.why_pieces:
                     return trace, world
     return None
 
@@ -84,18 +84,13 @@ def offer(key: Hashable, world: World, kind: object, remarks: frozenset[str]) ->
     if not graph:
         return
     kept = dataclasses.replace(frame, found=[dataclasses.replace(world.found)])
-    trace = SharedTrace(kept, graph, remarks, kind, world.facts(), alive)
+    trace = SharedTrace(kept, graph, remarks, kind, world.granted.facts(), alive)
     with _lock:
         if not traces:
             atexit.register(traces.clear)  # while torch still has what it needs to let go of them
         traces[key] = [*traces.pop(key, []), trace][-MOST_TRACES:]
         while len(traces) > MOST_CODES:
             traces.popitem(last=False)
-
-
-def forget(key: Hashable) -> None:
-    """Drop the traces of that code."""
-    traces.pop(key, None)
 
 
 def _name_of_graph(found: Found, code: types.CodeType, names: Mapping[str, Any]) -> str:

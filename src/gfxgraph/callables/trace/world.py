@@ -56,11 +56,11 @@ class Granted:
     """What Dynamo assumes without guards in its code's frames, at any depth."""
 
     def __init__(self) -> None:
-        self._owned: list[tuple[Any, str, Any]] = []
+        self._owned: list[tuple[object, str, Any]] = []
         """Functions and data of classes, defaults and code of functions: owner, name, value."""
-        self._kinds: list[tuple[Any, type]] = []
+        self._kinds: list[tuple[object, type]] = []
         """Objects whose class can be assigned, and their classes."""
-        self._keys: list[tuple[dict[Any, Any] | set[Any], list[Any]]] = []
+        self._keys: list[tuple[dict[Any, object] | set[Any], list[object]]] = []
         """Dicts and their keys: a missing key is not guarded if the code catches the resulting error.
         Sets and their contents: for objects, Dynamo guards only the number.
         """
@@ -68,13 +68,13 @@ class Granted:
         """Objects, classes and dicts, with names that the code may look for there without success, and find
         elsewhere.
         """
-        self._zeros: list[tuple[Any, str, float]] = []
+        self._zeros: list[tuple[object, str, float]] = []
         """0.0 and -0.0, which are equal for a guard: their holder, their name, and the value."""
         self._hooks: list[tuple[Any, ...]] | None = None
         """Hooks for all modules, if the trace went through a module: Dynamo reads them without a guard."""
-        self._registered: Any = None
+        self._registered: object = None
         """A token for what is registered with abstract classes, if the program checks classes."""
-        self._environment: tuple[dict[Any, Any], dict[Any, Any]] | None = None
+        self._environment: tuple[dict[Any, object], dict[Any, Any]] | None = None
         """The process's environment and a copy, if a variable was looked up: Dynamo does not guard missing ones."""
         self.why_eager = ""
         """Something that was read without a guard, and cannot be watched either."""
@@ -279,7 +279,7 @@ class World:
         self.code: frozenset[types.CodeType] = frozenset(code)
         self.does_catch = any(catches(each) for each in self.code)
         """Whether the code may continue after an error."""
-        self._granted = Granted()
+        self.granted = Granted()
         self._find_tensors(given)
         self.rearm(given)
 
@@ -313,13 +313,9 @@ class World:
             if getattr(owner, name, _NOTHING) is not value:
                 setattr(owner, name, value)
 
-    def facts(self) -> dict[object, object]:
-        """What Dynamo assumes without a guard, but for the objects' identity (same_code.py)."""
-        return self._granted.facts()
-
     def is_stale(self) -> bool:
         """True if a class's code or data changed since the trace: Dynamo does not check this."""
-        return self._granted.is_stale()
+        return self.granted.is_stale()
 
     def has_moved(self, given: Mapping[str, Any]) -> bool:
         """True if an external tensor was replaced or moved, or a number has changed."""
@@ -397,14 +393,14 @@ class World:
         # Dynamo's own guards look after what they name; they cost a tenth of a walk.
         self.asks_guards, watch.unwatched = watch.unwatched, self.unwatched
         self.reads_inside_arguments = watch.inside
-        self._granted = Granted()
-        self._granted.take(watch, self.code, self._replaced)
+        self.granted = Granted()
+        self.granted.take(watch, self.code, self._replaced)
         self.compared = tuple(
             weakref.ref(each) if isinstance(each, type) else weakly(each) for each in watch.compared
         )
-        self.why_eager = self.why_eager or self._granted.why_eager
+        self.why_eager = self.why_eager or self.granted.why_eager
         try:
-            self._granted.have_watched(watch)
+            self.granted.have_watched(watch)
             for owner, name, value in self.stores:
                 watch.attribute(owner, name, value)
         except Unwatchable as what:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +105,8 @@ def _of_constants(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs:
     if row.when is not When.HOST_OR_MASK_INDEX or not args[0].is_cuda:
         return None
     found = [None if index is None else _index_on_device(session, index) for index in args[1]]
-    if [*map(type, found)] != [*map(type, args[1])] or all(map(operator.is_, found, args[1])):  # values on the host
+    is_other = any(each is not index for each, index in zip(found, args[1]))  # else the values are on the host
+    if not is_other or [*map(type, found)] != [*map(type, args[1])]:
         return None
     return record(func, (), (args[0], found, *args[2:]), kwargs)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import sys
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -40,7 +39,6 @@ _MOST_DIMS = 5
 """With more dims, sizes and strides are stored elsewhere."""
 _MOST_VIEWS = 8
 """Up to this many ranges are compared as memoryviews, 20 ns each; more are gathered, 200 ns and 1 ns a word."""
-_MOST_WORDS = 64 if np is not None else sys.maxsize
 if np is not None:
     # All of memory; only ever indexed. Kept out of local names, because a debugger that shows them would print it.
     _memory = memoryview((ctypes.c_uint64 * (1 << 44)).from_address(_WORD))
@@ -60,8 +58,8 @@ def differ(addresses: Iterable[int], name: str, names: dict[str, object]) -> str
         names: those names are added to it.
     """
     words = sorted(set(addresses))
-    runs = _runs(words[:_MOST_WORDS])
-    if np is not None and (len(runs) > _MOST_VIEWS or len(words) > _MOST_WORDS):
+    runs = _runs(words)
+    if np is not None and len(runs) > _MOST_VIEWS:
         index = np.array(words, np.int64) // _WORD - 1
         names |= {name: _gather, f"{name}_at": index, f"{name}_seen": _gather(index).tobytes()}
         return f"{name}({name}_at).tobytes() != {name}_seen"

@@ -504,7 +504,6 @@ _watchers: dict[int, weakref.WeakSet[Watchers]] = {}
 
 
 _WHOLE = object()
-_NOBODY: weakref.WeakSet[Watchers] = weakref.WeakSet()
 _DEALLOCATED = 5
 """``PyDict_EVENT_DEALLOCATED``: an object has got another dict, and the watched one dies alone."""
 
@@ -513,7 +512,7 @@ def _on_event(event: int, address: int, key: int | None, value: int | None) -> i
     # It runs for every name that a capture replaces: `data`, the set's own weak references, costs a tenth of the set.
     try:
         name = _WHOLE if key is None else PyObj_FromPtr(key)
-        for ref in tuple(_watchers.get(address, _NOBODY).data):  # type: ignore[attr-defined]
+        for ref in tuple(getattr(_watchers.get(address), "data", ())):
             if (each := ref()) is not None:
                 each.changed(address, name)
                 if event == _DEALLOCATED:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables.trace import dynamo
+from gfxgraph.callables.trace import in_dynamo
 from gfxgraph.capture.patches import replaced
 from gfxgraph.process import process
 from tests.property import faults, faults_mixed, faults_threads
@@ -165,7 +165,7 @@ def test_a_handlers_own_error(simulated, scenario, monkeypatch):
 @pytest.mark.parametrize("n_signals", [1, 2])
 def test_a_signal_waits_until_a_trace_is_over(simulated, monkeypatch, n_signals):
     """The first one does; the second breaks in."""
-    x, whole, look = torch.ones(8, device="cuda"), [], dynamo.look
+    x, whole, look = torch.ones(8, device="cuda"), [], in_dynamo.look
 
     def struck(graph):
         for _ in range(n_signals):
@@ -178,7 +178,7 @@ def test_a_signal_waits_until_a_trace_is_over(simulated, monkeypatch, n_signals)
         made = gfxgraph.graphed(lambda a: a * 3)
         made.reset()  # another test's trace of this code
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(dynamo, "look", struck)
+            patched.setattr(in_dynamo, "look", struck)
             made(x)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:

@@ -14,6 +14,7 @@ Source: decision 0345; tests/conformance/test_same_code.py.
 from __future__ import annotations
 
 import atexit
+import copy
 import dataclasses
 import types
 import weakref
@@ -83,7 +84,7 @@ def offer(key: Hashable, world: World, kind: object, remarks: frozenset[str]) ->
     graph = _name_of_graph(world.found, frame.code, frame.names) if UNKNOWN not in alive else ""
     if not graph:
         return
-    kept = dataclasses.replace(frame, found=[dataclasses.replace(world.found)])
+    kept = dataclasses.replace(frame, found=[copy.copy(world.found)])
     trace = SharedTrace(kept, graph, remarks, kind, world.granted.facts(), alive)
     with _lock:
         if not traces:

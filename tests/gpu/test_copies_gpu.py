@@ -46,7 +46,7 @@ def way(bridge, request):
 def short_way(g):
     """How the last call was made: "joined", "launched", or "" for neither."""
     names = getattr(g._fast, "__globals__", {})
-    if any(name.startswith("joined") for name in names):
+    if {"go", "go0"} & set(names):
         return "joined"
     return "launched" if any(name.startswith(("in0", "back0")) for name in names) else ""
 

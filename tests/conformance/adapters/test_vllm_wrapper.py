@@ -58,10 +58,8 @@ contexts = SimpleNamespace(is_forward_context_available=lambda: True, get_forwar
 
 
 @pytest.fixture
-def run(monkeypatch):
+def run(platform):
     """A wrapped wrapper of ``x * 2``, and the sizes at which its captures fail."""
-    gfxgraph.enable(simulate="hip", validate=False)
-    gfxgraph.reset_stats()
     fails, xs = set(), {n: torch.full((n,), 3.0, device="cuda") for n in (1, 2, 4, 8)}
 
     def double(x):
@@ -84,10 +82,7 @@ def run(monkeypatch):
         return out.tolist() == [2 * value] * n
 
     run.fails, run.wrapper = fails, wrapper
-    try:
-        yield run
-    finally:
-        gfxgraph.disable()
+    return run
 
 
 def fallbacks():

@@ -115,7 +115,7 @@ def started(name, on_gpu):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="words, separated by commas")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
@@ -123,23 +123,23 @@ def main() -> None:
     if options.one:
         print(json.dumps(one(options.one, options.gpu), default=str), flush=True)
         os._exit(0)
-    wanted = [name for name in library_models.names() if options.only in name]
+    wanted = [name for name in library_models.names() if any(word in name for word in options.only.split(","))]
     rows: dict[str, dict] = {}
+    about = environment() if options.gpu else {"torch": torch.__version__, "device": "simulator"}
     with concurrent.futures.ThreadPoolExecutor(options.processes) as pool:
         for name, row in pool.map(lambda name: started(name, options.gpu), wanted):
             rows[name] = row
             for way, found in row.items():
                 if way == "missing" or found["outcome"] not in ("whole", "eager raised"):
                     print(f"{name}, {way}: {found}", flush=True)
-    counted = {
-        way: dict(collections.Counter(row[way]["outcome"] for row in rows.values() if way in row))
-        for way in ("inference", "training")
-    }
+            counted = {
+                way: dict(collections.Counter(row[way]["outcome"] for row in rows.values() if way in row))
+                for way in ("inference", "training")
+            }
+            if options.out:  # after each, for a run that is cut off
+                found = {"environment": about, "asked": len(wanted), "counted": counted, "models": rows}
+                options.out.write_text(json.dumps(found, indent=1) + "\n")
     print(counted)
-    if options.out:
-        about = environment() if options.gpu else {"torch": torch.__version__, "device": "simulator"}
-        found = {"environment": about, "counted": counted, "models": rows}
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ MODULE = """
 import torch
 
 w = torch.randn(8, 8, device="cuda")
+shifts = torch.ones(20)[:, None, None]
 
 
 def clean(x):
@@ -23,7 +24,7 @@ def step(x):
     n = h.max().item()
     k = h[h > 0]
     torch.cuda.synchronize()
-    return h + torch.ones(20)[:, None, None].to("cuda"), k, n
+    return h + shifts.to("cuda"), k, n
 
 
 def only_here(x):
@@ -69,7 +70,7 @@ def test_everything_unsafe_is_listed_with_its_line(module, capsys):
         ("    n = h.max().item()", "Tensor.item"): "splits",
         ("    k = h[h > 0]", "aten::index"): "splits",
         ("    torch.cuda.synchronize()", "torch.cuda.synchronize"): "splits",
-        ('    return h + torch.ones(20)[:, None, None].to("cuda"), k, n', "aten::_to_copy"): "splits",
+        ('    return h + shifts.to("cuda"), k, n', "aten::_to_copy"): "splits",
     }
     assert {key: f.kind for key, f in found.items()} == {(line_of(t), op): kind for (t, op), kind in wanted.items()}
     assert all(finding.reason and finding.rewrite for finding in found.values())

@@ -97,7 +97,7 @@ def test_calls_take_the_fast_path(scenarios):
 def test_ranks_need_not_launch_alike(scenarios):
     """One rank's calls are one launch and the other's three; neither runs its graph to see whether that is right."""
     rows = both(scenarios, "one_rank_joins")
-    assert [row["names"] for row in rows] == [["joined"], ["in0"]]
+    assert [row["names"] for row in rows] == [["go"], ["in0"]]
     assert [row["launches"] for row in rows] == [7, 7]
 
 

@@ -1,4 +1,4 @@
-"""Captures that take turns, and a look whether the GPU computes at all; under their path in 1.1.0."""
+"""The lock of captures, and a look whether the GPU computes at all; under their path in 1.1.0."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from gfxgraph.capture import capture_lock as turns
+from gfxgraph.capture import capture_lock as lock
 from gfxgraph.process import process
 
 __all__ = [
@@ -17,19 +17,19 @@ __all__ = [
     "unsafe_torch_graph_capture_enabled",
 ]  # fmt: skip
 
-_held: list[turns.Turn] = []
+_held: list[lock.Owner] = []
 _PROBE = "import torch; raise SystemExit(0 if (torch.ones(1, device='cuda') + 1).item() == 2 else 3)"
 _PROBE_LIMIT_S = 60
 
 
 @contextmanager
 def capture_lock() -> Iterator[None]:
-    """Within it no other thread captures. Captures take turns by themselves; this is for what stands around them."""
-    turn = _begin()
+    """Within it no other thread captures. Captures lock by themselves; this is for what stands around them."""
+    owner = _begin()
     try:
         yield
     finally:
-        turns.end_turn(turn)
+        lock.release(owner)
 
 
 def replay_lock() -> AbstractContextManager[None]:
@@ -45,13 +45,13 @@ def acquire_capture_lock() -> None:
 def release_capture_lock() -> None:
     """End what ``acquire_capture_lock`` began, in whichever thread."""
     if _held:
-        turns.end_turn(_held.pop())
+        lock.release(_held.pop())
 
 
-def _begin() -> turns.Turn:
-    turn = turns.Turn()
-    turns.begin_turn(turn)
-    return turn
+def _begin() -> lock.Owner:
+    owner = lock.Owner()
+    lock.acquire(owner)
+    return owner
 
 
 @functools.lru_cache(maxsize=1)

@@ -36,7 +36,7 @@ def nothing_left_behind():
 
 def _of_the_process():
     here = sys.modules.get("gfxgraph.process.process")
-    locks, names = (sys.modules.get(f"gfxgraph.capture.{name}") for name in ("capture_lock", "patches.replaced"))
+    locks, names = (sys.modules.get(f"gfxgraph.capture.{name}") for name in ("capture_lock", "patches.patch_table"))
     return {
         "dispatch modes": torch._C._len_torch_dispatch_stack(),
         "function modes": torch._C._len_torch_function_stack(),
@@ -44,8 +44,8 @@ def _of_the_process():
         "autograd's threads": torch.autograd.is_multithreading_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "captures": [*here.sessions(), *here.leftover_modes()] if here is not None else [],
-        "turns": locks._all() if locks is not None else [],
-        "names are replaced": names is not None and bool(names.NAMES),
+        "owners of the capture lock": locks._alive() if locks is not None else [],
+        "names are replaced": names is not None and bool(names.INSTALLED),
     }
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.capture.patches import deferred_calls, replaced
+from gfxgraph.capture.patches import deferred_calls, patch_table
 from gfxgraph.process import process
 
 
@@ -109,7 +109,7 @@ def test_the_collector_waits(platform):
             self.me = self
 
         def __del__(self):
-            collected.append(len(replaced.holders))
+            collected.append(len(patch_table.captures))
 
     def body():
         Cycle()
@@ -136,7 +136,7 @@ def test_a_graph_is_destroyed_by_the_collector(runtime, monkeypatch, mode):
     destroyed, give_back = [], _Holdings.give_back
 
     def noting(holdings):
-        destroyed.append(len(replaced.holders))
+        destroyed.append(len(patch_table.captures))
         give_back(holdings)
 
     class Owner:

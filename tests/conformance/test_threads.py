@@ -19,7 +19,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.patches import replaced
+from gfxgraph.capture.patches import patch_table
 from gfxgraph.capture.record import random_generators
 from gfxgraph.capture.record.random_generators import registering
 from gfxgraph.process import process
@@ -32,7 +32,7 @@ MODES = ["global", "thread_local", "relaxed"]
 def time_for_a_simulated_draw(monkeypatch):
     """The simulator's is Python, which other processes may interrupt; a device's takes some microseconds."""
     if not torch.cuda.is_available():
-        monkeypatch.setattr(replaced, "_DRAWN_WITHIN_S", 0.03)
+        monkeypatch.setattr(patch_table, "_DRAWN_WITHIN_S", 0.03)
 
 
 def run_together(*bodies):
@@ -317,24 +317,24 @@ def test_a_capture_that_waits_for_a_thread_that_synchronizes(platform):
     assert z.tolist() == [4.0] * 4 and not no_event("fallback")
 
 
-def test_nothing_is_left_of_turns(platform):
+def test_nothing_is_left_of_the_capture_lock(platform):
     """A capture that failed, at its begin or in its body, keeps nobody out; nor does a thread that died in one."""
     with pytest.raises(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="careless"):
         pass
     with pytest.raises(RuntimeError, match="cholesky"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         torch.linalg.cholesky(-torch.eye(3, device="cuda"))
-    assert capture_lock._turns == [] and not replaced.holders
-    turn = capture_lock.Turn()
+    assert capture_lock._owners == [] and not patch_table.captures
+    owner = capture_lock.Owner()
 
     def dies():
-        turn.thread = threading.get_ident()
-        capture_lock.begin_turn(turn)
+        owner.thread = threading.get_ident()
+        capture_lock.acquire(owner)
 
     thread = threading.Thread(target=dies)
     thread.start()
     thread.join()
     captured()
-    capture_lock.end_turn(turn)
+    capture_lock.release(owner)
     assert torch.rand.__module__ != "gfxgraph.capture.record.random_generators"
 
 
@@ -401,9 +401,9 @@ def test_an_interrupt_while_another_thread_calls(platform):
 
 
 def test_a_finalizer_while_a_capture_ends_elsewhere(platform):
-    """A graph dies where turns are looked through, while another thread ends its capture: neither waits for both."""
+    """A graph dies where owners are looked through, while another thread ends its capture: neither waits for both."""
     holder, has_lock = object(), threading.Event()
-    replaced.enter(holder)
+    patch_table.begin_capture(holder)
 
     def look():
         with capture_lock.lock:
@@ -413,7 +413,7 @@ def test_a_finalizer_while_a_capture_ends_elsewhere(platform):
 
     def end():
         has_lock.wait(20)
-        replaced.leave(holder)
+        patch_table.end_capture(holder)
 
     threads = [threading.Thread(target=each, daemon=True) for each in (look, end)]
     for thread in threads:
@@ -424,15 +424,15 @@ def test_a_finalizer_while_a_capture_ends_elsewhere(platform):
 
 
 def test_graphs_are_freed_where_no_capture_can_begin(platform):
-    """Also beside another thread's call that holds a turn: freeing one would end a capture that begins meanwhile."""
+    """Also beside another thread's call that owns the lock: freeing one would end a capture that begins meanwhile."""
     held, go_on, seen = threading.Event(), threading.Event(), []
 
     class Dying:
         def __del__(self):
-            seen.append(capture_lock.is_held_here())
+            seen.append(capture_lock.is_owned_here())
 
     def hold():
-        with capture_lock.held():
+        with capture_lock.owned():
             held.set()
             go_on.wait(20)
 
@@ -440,7 +440,7 @@ def test_graphs_are_freed_where_no_capture_can_begin(platform):
     thread.start()
     assert held.wait(20)
     try:
-        replaced._bury([Dying()])
+        patch_table._free([Dying()])
     finally:
         go_on.set()
         thread.join()
@@ -457,9 +457,13 @@ def test_graphs_freed_while_another_thread_begins(platform):
             self.name = name
 
         def __del__(self):
-            freed.append((self.name, bool(replaced.holders)))
+            freed.append((self.name, bool(patch_table.captures)))
 
-    whole, split, pools = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph(), replaced.own_class(state.base)()
+    whole, split, pools = (
+        torch.cuda.CUDAGraph(),
+        torch.cuda.CUDAGraph(),
+        patch_table.own_graph_class(state.base)(),
+    )
     with torch.cuda.graph(whole):
         x + 1
     with torch.cuda.graph(split):

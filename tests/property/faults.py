@@ -183,7 +183,7 @@ def faults_left(x: Any, kept: dict[str, Any]) -> list[str]:
             bad.append("a capture is open")
         if (torch.Tensor.item, torch.cuda.Event.record, torch.set_autocast_enabled) != STOCK[:3]:
             bad.append("torch's names are replaced")
-        if capture_lock.is_held_here():
+        if capture_lock.is_owned_here():
             bad.append("other threads' captures would wait")
         if not gc.isenabled():
             bad.append("the collector is off")

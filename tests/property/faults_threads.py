@@ -239,8 +239,8 @@ def run(seed: int, seconds: float, n_threads: int = 8) -> dict[str, Any]:
         workers[0].kept.clear()
         del workers[1:]
         gc.collect()
-        if capture_lock._all() or capture_lock.holders or process.sessions():
-            errors.append(f"left: turns {len(capture_lock._all())}, captures {len(capture_lock.holders)}")
+        if capture_lock._alive() or capture_lock.captures or process.sessions():
+            errors.append(f"left: owners {len(capture_lock._alive())}, captures {len(capture_lock.captures)}")
         x, graph = torch.ones(8, device="cuda"), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             out = eager(x)

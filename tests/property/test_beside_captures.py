@@ -78,7 +78,7 @@ def child_state() -> list[str]:
         bad.append("torch's names are replaced")
     if torch._C._len_torch_dispatch_stack():
         bad.append("a mode is left on")
-    if capture_lock.is_held_here():
+    if capture_lock.is_owned_here():
         bad.append("the parent's turn is held")
     if not torch.autograd.is_multithreading_enabled():
         bad.append("autograd is restricted")
@@ -132,7 +132,7 @@ FORKS: dict[str, Callable[[], Any]] = {
     "outside": contextlib.nullcontext,
     "in a capture": capturing,
     "beside a capture": lambda: beside(capturing),
-    "beside a holder of the turns' lock": lambda: beside(lambda: capture_lock.lock),
+    "beside a holder of the owners' lock": lambda: beside(lambda: capture_lock.lock),
     "beside a holder of the counters' lock": lambda: beside(lambda: process.require().counters._lock),
     "beside a holder of the bridge's lock": lambda: beside(lambda: bridge.lock),
 }

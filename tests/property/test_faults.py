@@ -11,7 +11,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.callables.trace import in_dynamo
-from gfxgraph.capture.patches import replaced
+from gfxgraph.capture.patches import patch_table
 from gfxgraph.process import process
 from tests.property import faults, faults_mixed, faults_threads
 
@@ -49,7 +49,7 @@ def test_threads_at_random(simulated, monkeypatch):
 
     The simulator's draw is Python that seven threads interrupt: a device's asks for its numbers within a millisecond.
     """
-    monkeypatch.setattr(replaced, "_DRAWN_WITHIN_S", 0.05)
+    monkeypatch.setattr(patch_table, "_DRAWN_WITHIN_S", 0.05)
     torch._dynamo.reset()  # functions that compiled code is guarded on are not replaced
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)

@@ -33,7 +33,7 @@ from gfxgraph.callables.signature import RunEagerly
 from gfxgraph.capture import capture_lock
 from gfxgraph.capture.failures import clean_by_hand, heal_capture
 from gfxgraph.capture.graph import BridgedGraph, bridged_class
-from gfxgraph.capture.patches import replaced
+from gfxgraph.capture.patches import patch_table
 from gfxgraph.capture.record.random_generators import CaptureIsDead, begin, end
 from gfxgraph.capture.record.streams import wait_for
 from gfxgraph.capture.replay import runtime_workarounds
@@ -79,13 +79,13 @@ class SharedPool:
     def __init__(self, state: process.Process, stream: Any, pool_id: Any = None) -> None:
         self.state = state
         self.id = torch.cuda.graph_pool_handle() if pool_id is None else pool_id
-        self._graph = replaced.own_class(state.base)(keep_graph=True)  # never launched, so never instantiated
+        self._graph = patch_table.own_graph_class(state.base)(keep_graph=True)  # never launched or instantiated
         runtime_workarounds.own_pools.add(tuple(self.id))
         try:
             with (
-                replaced.entered(self._graph),
+                patch_table.capturing(self._graph),
                 torch.cuda.stream(stream),
-                capture_lock.unnoticed(),
+                capture_lock.relaxed(),
                 warnings.catch_warnings(),
             ):
                 warnings.simplefilter("ignore")  # that the graph is empty
@@ -100,7 +100,7 @@ class SharedPool:
     def _end_dead(self, stream: torch.cuda.Stream) -> None:
         base, driver = self.state.base, self.state.driver
         try:
-            with capture_lock.unnoticed(), warnings.catch_warnings():
+            with capture_lock.relaxed(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 end(base, self._graph, driver, stream)
         except RuntimeError as error:

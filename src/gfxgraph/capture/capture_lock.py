@@ -1,16 +1,16 @@
-"""Captures of several threads take turns; calls that would break a capture wait for it.
+"""The capture lock: one thread captures at a time; calls of other threads that would break a capture wait for it.
 
 Problem: torch allows one capture in a process, and the runtime lets calls of any thread end it: waiting for the
 whole device in every capture mode, destroying a graph on HIP, drawing random numbers (the default generator is in
 capture mode for all threads). Two threads that capture, or one that captures while another works, break each
 other.
 
-Idea: captures take turns. A thread's capture begins when those of other threads are over; another thread's call
-that would break a capture waits in the same queue. Captures of one thread never wait for each other.
+Idea: a lock with owners. A thread's capture acquires it when other threads have released it; so does another
+thread's call that would break a capture. Captures of one thread never wait for each other.
 
-A capture may itself wait for the thread that waits for it (it started a thread and joins it). So a turn whose thread
-is blocked in a lock, a queue or a join is not waited for: two captures at once, each in a mode that concerns only its
-own thread, are better than a hang.
+A capture may itself wait for the thread that waits for it (it started a thread and joins it). So an owner is not
+waited for while its thread is blocked in a lock, a queue or a join: two captures at once, each in a mode that
+concerns only its own thread, are better than a hang.
 
 Source: CUDA's documentation of cuThreadExchangeStreamCaptureMode; hipamd's sources as noted in
 gfxgraph_simulator/profiles; decision 0138.
@@ -35,8 +35,8 @@ from gfxgraph.process import process
 
 WAIT_FOR_CAPTURE_S = 120.0
 """After this long, two captures at once do less harm than waiting on."""
-_LOOK_EVERY_S = 0.02
-_LOOKS_UNTIL_BLOCKED = 20  # 0.4 s: on a busy machine a starved thread looks blocked, too
+_SAMPLE_EVERY_S = 0.02
+_SAMPLES_UNTIL_BLOCKED = 20  # 0.4 s: on a busy machine a starved thread looks blocked, too
 _WAITING_FILES = (
     "capture/capture_lock.py", "threading.py", "queue.py", "selectors.py", "concurrent/futures/", "multiprocessing/",
 )  # fmt: skip
@@ -44,20 +44,20 @@ _WAITING_FILES = (
 _REFUSED_BY_GENERATOR = ("Cannot prepare for replay during capturing stage", "Offset increment outside graph capture")
 
 lock = new_lock()
-"""For turns and for what captures replace: a finalizer that runs where one of two was held may need the other."""
-_turns: list[weakref.ref[Turn]] = []
-"""Weak references: an interrupt may skip `end_turn`, but the turn still dies with its holder's frame."""
+"""For owners and for what captures replace: a finalizer that runs where one of two was held may need the other."""
+_owners: list[weakref.ref[Owner]] = []
+"""Weak references: an interrupt may skip `release`, but the owner still dies with the frame that made it."""
 
 
-_graveyard: list[object] = []
+_deferred_frees: list[object] = []
 """Graphs, and calls, that wait until no capture runs."""
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
-class Turn:
-    """One thread's exclusive time: a capture, or a call that must not run during one.
+class Owner:
+    """One owner of the capture lock: a capture, or a call that must not run during one.
 
-    It ends when it is given, or when nobody holds this object any more.
+    The lock is released by `release`, or when nobody holds this object any more.
     """
 
     thread: int = field(default_factory=threading.get_ident)
@@ -65,8 +65,8 @@ class Turn:
     """A draw of random numbers, which conflicts with everything but other draws."""
 
 
-holders: dict[int, Turn] = {}
-"""Running captures by identity, with their turns. A dict, so that entering or leaving twice does no harm.
+captures: dict[int, Owner] = {}
+"""Running captures by identity, with their owners. A dict, so that beginning or ending one twice does no harm.
 
 While it is empty no thread is in torch's ``capture_begin``, which registers its graph without the GIL and without a
 lock: a graph freed meanwhile ends the process ("The graph should be registered to the state").
@@ -75,27 +75,27 @@ lock: a graph freed meanwhile ends the process ("The graph should be registered 
 
 def is_capturing_anywhere() -> bool:
     """True while any thread captures: some calls, such as event queries, could break that capture."""
-    return bool(holders)
+    return bool(captures)
 
 
 def keep_until_captures_end(held: object) -> bool:
     """If a capture is running, hold graphs that are being dropped until it ends; False if none is."""
     with lock:
-        if holders:
-            _graveyard.append(held)
-        return bool(holders)
+        if captures:
+            _deferred_frees.append(held)
+        return bool(captures)
 
 
-def take_deferred() -> list[object]:
+def take_deferred_frees() -> list[object]:
     """What was held, which is the caller's now."""
-    found, _graveyard[:] = list(_graveyard), []
+    found, _deferred_frees[:] = list(_deferred_frees), []
     return found
 
 
-def begin_turn(turn: Turn) -> None:
-    """Begin a turn once those of other threads are over."""
-    is_alone = _wait(turn)
-    if not is_alone:
+def acquire(owner: Owner) -> None:
+    """Acquire the lock once other threads have released it, or without them where waiting is pointless."""
+    is_exclusive = _acquire(owner)
+    if not is_exclusive:
         process.require().report(
             "capture_not_serialized",
             "another thread's capture waits for this thread or takes too long, so two run at once; random numbers "
@@ -104,62 +104,62 @@ def begin_turn(turn: Turn) -> None:
         )
 
 
-def end_turn(turn: Turn) -> None:
-    """End a turn; may be called from any thread, and more than once."""
+def release(owner: Owner) -> None:
+    """Release the lock; may be called from any thread, and more than once."""
     with lock:
-        _turns[:] = [each for each in _turns if each() not in (turn, None)]
+        _owners[:] = [each for each in _owners if each() not in (owner, None)]
 
 
-def end_own_turns() -> None:
-    """End this thread's turns, of which an interrupt has skipped the end; not while it captures."""
-    for turn in _all():
-        if turn.thread == threading.get_ident():
-            end_turn(turn)
+def release_own() -> None:
+    """Release what this thread owns, where an interrupt has skipped that; not while it captures."""
+    for owner in _alive():
+        if owner.thread == threading.get_ident():
+            release(owner)
 
 
-def forget_all() -> None:
-    """In a forked child: the threads that had turns are not there."""
-    _turns.clear()
+def release_all() -> None:
+    """In a forked child: the threads that owned the lock are not there."""
+    _owners.clear()
 
 
 @contextmanager
-def held(is_draw: bool = False) -> Iterator[bool]:
-    """Hold a turn for one call; yields False if another thread's turn could not be waited for."""
-    turn = Turn(is_draw=is_draw)
+def owned(is_draw: bool = False) -> Iterator[bool]:
+    """Own the lock for one call; yields False if another thread could not be waited for."""
+    owner = Owner(is_draw=is_draw)
     try:
-        yield _wait(turn)
+        yield _acquire(owner)
     finally:
-        end_turn(turn)
+        release(owner)
 
 
 @contextmanager
-def alone() -> Iterator[bool]:
-    """A turn for one call that ends no other's capture, and is not refused for one's sake; yields as ``held``."""
-    with held() as is_alone, unnoticed():
-        yield is_alone
+def owned_relaxed() -> Iterator[bool]:
+    """``owned``, for a call that ends no other's capture, and is not refused for one's sake."""
+    with owned() as is_exclusive, relaxed():
+        yield is_exclusive
 
 
 @contextmanager
-def held_to_destroy(dead: object) -> Iterator[bool]:
-    """Hold a turn at once, beside others' calls, to destroy graphs; yields False, and keeps them, if one captures."""
-    turn = Turn()
+def owned_to_destroy(dead: object) -> Iterator[bool]:
+    """Own it at once, beside others' calls, to destroy graphs; yields False, and keeps them, while one captures."""
+    owner = Owner()
     with lock:
         is_time = not keep_until_captures_end(dead)
         if is_time:
-            _turns.append(weakref.ref(turn))
+            _owners.append(weakref.ref(owner))
     try:
         yield is_time
     finally:
-        end_turn(turn)
+        release(owner)
 
 
-def is_held_here() -> bool:
-    """True while this thread captures."""
+def is_owned_here() -> bool:
+    """True while this thread owns the lock: it captures, or makes a call that must not run during a capture."""
     me = threading.get_ident()
-    return any(turn.thread == me for turn in _all())
+    return any(owner.thread == me for owner in _alive())
 
 
-def launched_again(error: RuntimeError, launch: Callable[[], object]) -> bool:
+def relaunched(error: RuntimeError, launch: Callable[[], object]) -> bool:
     """Repeat a launch that was refused because another thread captured with the generator, while none does.
 
     Returns:
@@ -167,58 +167,58 @@ def launched_again(error: RuntimeError, launch: Callable[[], object]) -> bool:
     """
     if not any(text in str(error) for text in _REFUSED_BY_GENERATOR):
         return False
-    with held(is_draw=True):
+    with owned(is_draw=True):
         launch()
     return True
 
 
-def _all() -> list[Turn]:
-    return [turn for each in list(_turns) if (turn := each()) is not None]
+def _alive() -> list[Owner]:
+    return [owner for each in list(_owners) if (owner := each()) is not None]
 
 
-def _others(turn: Turn) -> list[int]:
-    """The ids of other threads that have a turn. Not the turns: a waiting thread would keep them alive."""
+def _others(owner: Owner) -> list[int]:
+    """The ids of other threads that own the lock. Not the owners: a waiting thread would keep them alive."""
     me = threading.get_ident()
-    alive = set(sys._current_frames()) if _turns else ()  # ids only: frames, this one included, would make a cycle
-    return [t.thread for t in _all() if t.thread != me and t.thread in alive and not (t.is_draw and turn.is_draw)]
+    alive = set(sys._current_frames()) if _owners else ()  # ids only: frames, this one included, would make a cycle
+    return [o.thread for o in _alive() if o.thread != me and o.thread in alive and not (o.is_draw and owner.is_draw)]
 
 
-def _wait(turn: Turn) -> bool:
-    """Wait for other threads' turns, and begin ``turn``; False if waiting is pointless."""
+def _acquire(owner: Owner) -> bool:
+    """Wait until other threads have released the lock, and acquire it; False if waiting is pointless."""
     deadline = monotonic() + WAIT_FOR_CAPTURE_S
-    seen: dict[int, tuple[object, int]] = {}
+    samples: dict[int, tuple[object, int]] = {}
     while True:
         with lock:
-            others = _others(turn)
-            looks = [seen[thread][1] if thread in seen else 0 for thread in others]
-            if monotonic() > deadline or all(n > _LOOKS_UNTIL_BLOCKED for n in looks):  # true where there are none
-                _turns.append(weakref.ref(turn))
+            others = _others(owner)
+            waited = [samples[thread][1] if thread in samples else 0 for thread in others]
+            if monotonic() > deadline or all(n > _SAMPLES_UNTIL_BLOCKED for n in waited):  # true if there are none
+                _owners.append(weakref.ref(owner))
                 return not others
-        sleep(_LOOK_EVERY_S)
-        seen = {thread: _look(thread, seen.get(thread)) for thread in others}
+        sleep(_SAMPLE_EVERY_S)
+        samples = {thread: _sample_thread(thread, samples.get(thread)) for thread in others}
 
 
-def _look(thread: int, before: tuple[object, int] | None) -> tuple[object, int]:
-    """Where a thread is, and for how many looks it has been waiting there."""
+def _sample_thread(thread: int, before: tuple[object, int] | None) -> tuple[object, int]:
+    """Where a thread is, and for how many samples it has been waiting there."""
     frame = sys._current_frames().get(thread)
     if frame is None:
         return None, 0
     at = (id(frame), frame.f_lasti)
-    return at, (before[1] + 1 if _waits(frame) and before is not None and before[0] == at else 0)
+    return at, (before[1] + 1 if _is_waiting(frame) and before is not None and before[0] == at else 0)
 
 
-def _waits(frame: FrameType) -> bool:
+def _is_waiting(frame: FrameType) -> bool:
     code = frame.f_code  # ``run`` may have called a function of torch's itself
     return code.co_name != "run" and any(part in code.co_filename.replace("\\", "/") for part in _WAITING_FILES)
 
 
-def others_work() -> bool:
+def do_others_run() -> bool:
     """Whether any other thread does anything but wait for a lock, a queue or another thread."""
     me = threading.get_ident()
-    return not all(thread == me or _waits(frame) for thread, frame in sys._current_frames().items())
+    return not all(thread == me or _is_waiting(frame) for thread, frame in sys._current_frames().items())
 
 
-def unnoticed() -> AbstractContextManager[Any]:
+def relaxed() -> AbstractContextManager[Any]:
     """Calls of this thread in the block neither end a capture of another thread nor are refused because of one."""
     state = process.current()
     if state is None or "relaxed" in state.driver.missing:
@@ -236,5 +236,5 @@ def synchronize_device(wait: Any) -> object:
     Args:
         wait: torch's own call. Every runtime refuses it while any capture is running, and ends that capture.
     """
-    with alone():
+    with owned_relaxed():
         return wait()

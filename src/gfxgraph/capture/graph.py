@@ -281,7 +281,7 @@ class BridgedGraph(_TorchsGraph):
             return
         self._refuse_unless_kept("instantiate()", torchs.STOCK_INSTANTIATE)
         if self._program.is_plain:
-            with capture_lock.unnoticed():
+            with capture_lock.relaxed():
                 self._program.segments[0].instantiate()
         if self._lifecycle.state is not CaptureState.HALF_ENDED:
             self._lifecycle.to(CaptureState.INSTANTIATED)
@@ -300,7 +300,7 @@ class BridgedGraph(_TorchsGraph):
 
     def register_generator_state(self, generator: Any) -> None:
         # In turn: torch keeps its book of graphs without a lock, and lets go of the GIL.
-        with capture_lock.held(), registering(self._state.base, self, [generator]):
+        with capture_lock.owned(), registering(self._state.base, self, [generator]):
             super().register_generator_state(generator)
         self._generators.append((generator, generator.graphsafe_get_state()))
 
@@ -387,7 +387,7 @@ class BridgedGraph(_TorchsGraph):
 
     def _replay_failed(self, error: RuntimeError) -> None:
         try:
-            if capture_lock.launched_again(error, lambda: self._launch(self)):
+            if capture_lock.relaunched(error, lambda: self._launch(self)):
                 return
         except RuntimeError as second:
             error = second
@@ -472,7 +472,7 @@ class BridgedGraph(_TorchsGraph):
         if self._session is not None:
             self._left_session()
         self._tell_of_end()
-        with capture_lock.alone():  # HIP destroys no graph beside a capture
+        with capture_lock.owned_relaxed():  # HIP destroys no graph beside a capture
             self._let_go_of_program()
             super().reset()
         runtime_workarounds.after_destroy()
@@ -523,7 +523,7 @@ class BridgedGraph(_TorchsGraph):
     def __del__(
         self,
         is_finalizing: Callable[[], bool] = sys.is_finalizing,
-        holders: Collection[object] = capture_lock.holders,
+        holders: Collection[object] = capture_lock.captures,
     ) -> None:
         try:
             for problem in Undo([self._let_go, self._die]).take_back():
@@ -561,7 +561,7 @@ class BridgedGraph(_TorchsGraph):
         is_ours = state is process.current() and state is not None and state.pid == os.getpid()
         if program is not None and is_ours and not sys.is_finalizing():
             # Reset here, not in C++'s destructor: another thread could begin a capture before that runs.
-            with capture_lock.held_to_destroy((self, program)) as is_time:
+            with capture_lock.owned_to_destroy((self, program)) as is_time:
                 if not is_time:
                     return
                 with suppress(RuntimeError, AttributeError, TypeError):  # a CPU build, its simulator gone

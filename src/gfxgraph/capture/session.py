@@ -24,7 +24,7 @@ from torch import Tensor
 
 from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock, failures
-from gfxgraph.capture.patches import replaced
+from gfxgraph.capture.patches import patch_table
 from gfxgraph.capture.patches.optimizers import OptimizersBefore
 from gfxgraph.capture.record import dynamic_shapes, splits
 from gfxgraph.capture.record.dynamic_shapes import MovingTensors
@@ -127,9 +127,9 @@ class Session:
         if self.outer is not None:
             undo.note(self._resume_outer)
             self.outer.suspend()
-        undo.note(self._let_go, self.optimizers.give_back_rates, self._put_back, partial(replaced.leave, self))
+        undo.note(self._let_go, self.optimizers.restore_rates, self._put_back, partial(patch_table.end_capture, self))
         # Before the first segment opens: garbage collected inside it could destroy a graph.
-        replaced.enter(self)
+        patch_table.begin_capture(self)
         undo.note(self._settle_random_states, self.moving.stop, partial(failures.discard, self))
         undo.note(self.make_room_for_threads)
         self.open_segment(self.graph_ref(), extra)
@@ -158,7 +158,7 @@ class Session:
     @failures.aborting
     def end(self) -> Program:
         """End the last segment, undo what splits executed, and return the program."""
-        with capture_lock.unnoticed():
+        with capture_lock.relaxed():
             self.end_segment(final=True)
             self.values.take_back()
             for problem in self.undo.take_back():
@@ -223,7 +223,7 @@ class Session:
         if self.lifecycle.state is CaptureState.FAILING:
             self._dying = dying
             self.recorder.paused = True
-            with capture_lock.unnoticed():
+            with capture_lock.relaxed():
                 problems = self.undo.take_back()
             for second in problems:  # the first error is the one to report
                 process.log.error("while leaving a failed capture: %s", str(second))
@@ -386,7 +386,7 @@ class Session:
             self.recorder.paused = False
 
     def new_graph(self) -> Any:
-        return replaced.own_class(self.state.base)(keep_graph=True)
+        return patch_table.own_graph_class(self.state.base)(keep_graph=True)
 
     # -- what an operation did -------------------------------------------------------------------------
 
@@ -453,7 +453,7 @@ def _end_in_child() -> None:
     for session in reversed(process.sessions()):
         _stop_recording(session.recorder, [True])  # type: ignore[arg-type]
         torch.autograd.set_multithreading_enabled(True)
-    replaced.end_in_child()
+    patch_table.end_captures_in_child()
 
 
 process.in_child.append(_end_in_child)

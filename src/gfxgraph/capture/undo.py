@@ -88,7 +88,7 @@ class Undo:
             if interrupt is not None:
                 raise interrupt
         finally:
-            del interrupt  # its traceback holds this frame: a cycle that would keep turns, and graphs, alive
+            del interrupt  # its traceback holds this frame: a cycle that would keep locks, and graphs, alive
         return problems
 
 
@@ -298,7 +298,7 @@ def repair(everything: bool = True) -> None:
     leave_modes()
     correct_flags()
     if not process.sessions():
-        capture_lock.end_own_turns()
+        capture_lock.release_own()
 
 
 def free_here() -> None:

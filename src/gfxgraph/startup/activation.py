@@ -226,7 +226,7 @@ def _put_in_place(torch: ModuleType, settings: Config, platform: str) -> None:
     from gfxgraph.callables.training import make_graphed
     from gfxgraph.capture import torchs_graph
     from gfxgraph.capture.graph import bridged_class
-    from gfxgraph.capture.patches import replaced
+    from gfxgraph.capture.patches import patch_table
     from gfxgraph.capture.replay import runtime_workarounds
     from gfxgraph.compile import torch_compile_patch
     from gfxgraph.guard import guard
@@ -253,7 +253,7 @@ def _put_in_place(torch: ModuleType, settings: Config, platform: str) -> None:
     bridge.replace(torch.cuda.graph, "__enter__", torchs_graph.enter_of_graph(torch.cuda.graph.__enter__))
     bridge.replace(torch.cuda.graph, "__exit__", torchs_graph.exit_of_graph(torch.cuda.graph.__exit__))
     make_graphed.take_name()
-    replaced.as_long_as_enabled()
+    patch_table.install_until_disabled()
     runtime_workarounds.keep_workspaces(bridge.undo)
     watch_memory(settings.guard)
     for companion in (torch_compile_patch.install, transformers.beside_enable):

@@ -1,6 +1,7 @@
 """patches: torch's functions that are replaced while a capture runs.
 
-replaced.py   the table of all of them: why, what instead, and when; how captures begin and end for it
+patch_table.py
+              the table of all of them: why, what instead, and when; how captures begin and end for it
 torch_functions.py
               torch's own functions, and the capture of this thread
 tensor_reads.py

@@ -105,7 +105,7 @@ def _collect_ipc_later() -> None:
 def _relaxed(function: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(function, updated=())
     def load(*args: Any, **kwargs: Any) -> Any:
-        with capture_lock.unnoticed():
+        with capture_lock.relaxed():
             return function(*args, **kwargs)
 
     return load
@@ -122,7 +122,7 @@ def prepare(device_index: int) -> None:
     # On the default stream, whose workspace a program with products has anyway; hidden from dispatch modes.
     with (
         suppress(RuntimeError),  # on failure the capture's first product decides
-        capture_lock.unnoticed(),
+        capture_lock.relaxed(),
         torch_names._disable_current_modes(),
         torch.DisableTorchFunction(),
         torch.cuda.stream(torch.cuda.default_stream(device_index)),
@@ -145,7 +145,7 @@ def quiet(name: str, call: Callable[..., object]) -> Callable[..., Any]:
     def first_in_thread(*args: object, **kwargs: object) -> Any:
         if name in _done.products:
             return call(*args, **kwargs)
-        with capture_lock.unnoticed():
+        with capture_lock.relaxed():
             out = call(*args, **kwargs)
         _done.products.add(name)
         return out

@@ -94,7 +94,7 @@ class OptimizersBefore:
             self._lent.append((group, group["lr"]))
             group["lr"] = rate
 
-    def give_back_rates(self) -> None:
+    def restore_rates(self) -> None:
         while self._lent:
             group, rate = self._lent.pop()
             group["lr"] = rate
@@ -216,7 +216,7 @@ def _step_is_over(self: Optimizer) -> None:
     STOCK["optimizer_step_code"](self)
     session = _guarded()
     if session is not None:
-        session.optimizers.give_back_rates()
+        session.optimizers.restore_rates()
         session.optimizers.note_step(self)
 
 

@@ -12,11 +12,11 @@ from gfxgraph.process import process
 
 
 class Stock(dict[str, Any]):
-    """torch's own functions by short name, of those that the newest capture replaces (replaced.py). They stay: a
+    """torch's own functions by short name, of those that the newest capture replaces (patch_table.py). They stay: a
     replacement may still run in another thread when the last capture ends.
     """
 
-    also: Callable[[str], None]
+    install_group: Callable[[str], None]
     """Has a capture replace one more group of the table."""
 
 

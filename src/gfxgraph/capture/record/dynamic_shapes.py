@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gfxgraph import torch_names
-from gfxgraph.capture.patches import replaced
+from gfxgraph.capture.patches import patch_table
 from gfxgraph.capture.record.host_values import holds_numbers, now, plain
 from gfxgraph.capture.record.overloads import has_compiled_nothing, written
 from gfxgraph.capture.record.user_lines import place
@@ -186,7 +186,7 @@ class MovingTensors:
         if name in _FORMS or not _can_be_made_again(flat(args, kwargs), kwargs):
             self.fix(found)
             return func(*args, **kwargs)
-        func = replaced.original_of(func)
+        func = patch_table.original_of(func)
         if name in _ANSWERS:
             return self._answered(session, name, func, args, kwargs)
         return self._made(session, name, func, args, kwargs)
@@ -204,7 +204,7 @@ class MovingTensors:
             or not _can_be_made_again(tensors, kwargs)
         ):
             return func(*plain(args), **plain(kwargs))
-        return self._made(session, name, replaced.original_of(func), args, kwargs)
+        return self._made(session, name, patch_table.original_of(func), args, kwargs)
 
     def _answered(self, session: StepSession, name: str, func: Any, args: Args, kwargs: Kwargs) -> object:
         """Record a read by Python that depends on the shape."""

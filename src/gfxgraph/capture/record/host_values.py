@@ -98,7 +98,7 @@ class HostValues:
 
     def taint(self, tensor: Tensor) -> None:
         if not self.tainted:
-            STOCK.also("memory")
+            STOCK.install_group("memory")
         memory = memory_of(tensor)
         if memory not in self.tainted:
             self.tainted[memory] = kept_identity(tensor)

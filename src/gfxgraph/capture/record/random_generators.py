@@ -133,7 +133,7 @@ def registering(base: Any, graph: object, states: list[object]) -> Iterator[None
     except BaseException:
         try:
             with (
-                capture_lock.unnoticed(),  # the tensor may need memory of the driver's
+                capture_lock.relaxed(),  # the tensor may need memory of the driver's
                 torch.cuda.stream(torch.cuda.default_stream()),  # which is never captured
                 torch_names._DisableTorchDispatch(),
             ):
@@ -205,7 +205,7 @@ def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
     def draw(*args: Any, **kwargs: Any) -> Any:
         # While Dynamo traces this function, only the plain call at the end counts.
         if not torch.compiler.is_compiling() and _is_on_device(args, kwargs):
-            with capture_lock.held(is_draw=True):
+            with capture_lock.owned(is_draw=True):
                 return original(*args, **kwargs)
         return original(*args, **kwargs)
 

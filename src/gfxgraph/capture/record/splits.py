@@ -116,7 +116,7 @@ def _on_device(session: Session, constant: Tensor) -> Tensor:
     mode, session.recorder.paused = torch.cuda.get_sync_debug_mode(), True
     aside = (torch.cuda.Stream(session.device_index) for _ in itertools.count())  # in turn: this capture's, too
     try:
-        with capture_lock.unnoticed(), torch.cuda.stream(next(each for each in aside if not _is_capturing(each))):
+        with capture_lock.relaxed(), torch.cuda.stream(next(each for each in aside if not _is_capturing(each))):
             set_sync_debug_mode(0)
             return constant.to(torch.device("cuda", session.device_index))
     finally:

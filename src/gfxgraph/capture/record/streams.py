@@ -55,7 +55,7 @@ class Streams:
     def be_on_own(self) -> Iterator[None]:
         """Make the stream current on which the capture began, without disturbing other captures."""
         is_current = torch.cuda.current_stream().cuda_stream == self.own.cuda_stream
-        with capture_lock.unnoticed(), nullcontext() if is_current else torch.cuda.stream(self.own):
+        with capture_lock.relaxed(), nullcontext() if is_current else torch.cuda.stream(self.own):
             yield
 
     def captures(self, stream: Any) -> bool:
@@ -288,7 +288,7 @@ def _wait_for(kind: str, name: str) -> Callable[[Any], bool | None]:
     def wait(self: Any) -> Any:
         session = session_here()
         if session is None:
-            with capture_lock.unnoticed():
+            with capture_lock.relaxed():
                 return STOCK[f"{kind}_{name}"](self)
         streams, on_stream = session.streams, STOCK["stream_synchronize"]
         is_own = streams.captures(self) if kind == "stream" else streams.recorded_in(self) is not None

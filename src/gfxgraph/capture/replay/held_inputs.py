@@ -457,7 +457,7 @@ class _Change:
         due = [row for storage, rows in by_storage.items() for row in self._due(storage, rows)]
         if not due:
             return
-        with capture_lock.alone():
+        with capture_lock.owned_relaxed():
             torch.cuda.synchronize()  # replays on other streams may still read what is about to be written
         with torch_names._disable_current_modes():
             for slot, now in due:

@@ -166,7 +166,7 @@ class SegmentStep(Step):
             try:
                 self._launch(program)
             except RuntimeError as error:
-                if not capture_lock.launched_again(error, lambda: self._launch(program)):
+                if not capture_lock.relaunched(error, lambda: self._launch(program)):
                     raise
         except GfxGraphFault:
             raise  # the device is gone: no fallback would run

@@ -24,7 +24,7 @@ import torch
 
 from gfxgraph import torch_names
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.capture_lock import holders, keep_until_captures_end
+from gfxgraph.capture.capture_lock import captures, keep_until_captures_end
 from gfxgraph.capture.patches import deferred_calls, optimizers, tensor_reads
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, keep_from_dynamo
 from gfxgraph.capture.record import overloads, random_generators, streams
@@ -32,26 +32,26 @@ from gfxgraph.capture.record.overloads import identity
 from gfxgraph.capture.undo import BASELINE, Undo
 from gfxgraph.process import bridge, process
 
-NAMES = Undo()
+INSTALLED = Undo()
 """Puts back what is replaced, and the collector; empty while no capture runs."""
 _IMMUTABLE = 1 << 8
 """Py_TPFLAGS_IMMUTABLETYPE: such a class, as torch's generators, is changed in its dict."""
 _collects = False
 _installed: set[str] = set()
-_told_of: dict[int, object] = {}
+_hidden: dict[int, object] = {}
 """By ``identity``, the replacements: Dynamo and TorchScript are told of each once, and know it by its address."""
 _originals: dict[int, object] = {}
 """By ``identity`` of what stands now: what stood there."""
 
 
-class Names(NamedTuple):
-    """Names that are replaced together."""
+class Patches(NamedTuple):
+    """Functions that are replaced together."""
 
     why: str
     targets: Callable[[], Targets]
     """Owner, attribute and replacement by short name, asked anew for each capture."""
     is_due: Callable[[], bool] = lambda: True
-    """Whether a capture needs them from its beginning; else ``also`` installs them."""
+    """Whether a capture needs them from its beginning; else ``install_group`` installs them."""
 
 
 _nothing_compiled = overloads.has_compiled_nothing  # Dynamo recompiles code that is guarded on such a function
@@ -62,54 +62,54 @@ def _has_threads() -> bool:
 
 
 GROUPS = {
-    "reads": Names("a value that Python reads is a constant of the graph", tensor_reads.reads),
-    "waits": Names("a wait ends a capture", streams.wait_targets),
-    "states": Names("no mode sees seeds and states of generators", random_generators.targets),
-    "threads": Names("a collector that runs, or a thread that waits, ends a capture", lambda: _OWN),
-    "kernels": Names("loading or unloading a module ends a capture", deferred_calls.targets),
-    "whole": Names("one entry of the tape costs less than five", overloads.whole_targets, _nothing_compiled),
-    "min and max": Names(
+    "reads": Patches("a value that Python reads is a constant of the graph", tensor_reads.reads),
+    "waits": Patches("a wait ends a capture", streams.wait_targets),
+    "states": Patches("no mode sees seeds and states of generators", random_generators.targets),
+    "threads": Patches("a collector that runs, or a thread that waits, ends a capture", lambda: _OWN),
+    "kernels": Patches("loading or unloading a module ends a capture", deferred_calls.targets),
+    "whole": Patches("one entry of the tape costs less than five", overloads.whole_targets, _nothing_compiled),
+    "min and max": Patches(
         "gradients are clipped by a number", lambda: tensor_reads.NUMBER_FUNCTIONS, _nothing_compiled
     ),
-    "optimizers": Names("a replay would repeat a first step", optimizers.targets),
-    "compiled": Names("compiled code reads what no mode sees", overloads.compiled_targets, overloads.has_compiled),
-    "collectives": Names("a split ends what a wait waits for", streams.targets, streams.are_used),
-    "draws": Names("the generator is the capture's alone", random_generators.drawing_targets, _has_threads),
-    "memory": Names("host memory that holds values of the device", lambda: tensor_reads.MEMORY, lambda: False),
+    "optimizers": Patches("a replay would repeat a first step", optimizers.targets),
+    "compiled": Patches("compiled code reads what no mode sees", overloads.compiled_targets, overloads.has_compiled),
+    "collectives": Patches("a split ends what a wait waits for", streams.targets, streams.are_used),
+    "draws": Patches("the generator is the capture's alone", random_generators.drawing_targets, _has_threads),
+    "memory": Patches("host memory that holds values of the device", lambda: tensor_reads.MEMORY, lambda: False),
 }
 
 
-def install() -> None:
+def install_groups() -> None:
     """A capture begins, and no other runs."""
     global _collects
     _collects = gc.isenabled()
-    for clear in (_installed.clear, _originals.clear, _collect_again):
-        NAMES.note(clear)
+    for clear in (_installed.clear, _originals.clear, _restore_collector):
+        INSTALLED.note(clear)
     torch_names._device_constructors()  # torch makes this table once: not while it would hold ours
     # A graph freed by the collector inside a capture invalidates that capture (torch since 2.9).
     gc.disable()
     for name, group in GROUPS.items():
         if group.is_due():
-            also(name)
+            install_group(name)
 
 
-def also(name: str) -> None:
+def install_group(name: str) -> None:
     """A capture needs this group, too, from now on."""
     with capture_lock.lock:
-        if not NAMES or name in _installed:  # the last capture may have ended meanwhile
+        if not INSTALLED or name in _installed:  # the last capture may have ended meanwhile
             return
         _installed.add(name)
         for short, (owner, attribute, replacement) in GROUPS[name].targets().items():
             original = getattr(owner, attribute, None)
             if original is not None or attribute == "__del__":
                 STOCK[short] = _originals[identity(replacement)] = original
-                _put(owner, attribute, replacement)
+                _install_one(owner, attribute, replacement)
 
 
-STOCK.also = also
+STOCK.install_group = install_group
 
 
-def as_long_as_enabled() -> None:
+def install_until_disabled() -> None:
     """What stands for torch's and Python's own while no capture runs, too."""
     event, kind = torch.cuda.Event, torch.optim.Optimizer
     bridge.replace(kind, "__init__", optimizers.noted(kind.__init__))
@@ -123,17 +123,17 @@ def original_of(func: object) -> Any:
     return _originals.get(identity(func), func)
 
 
-def _put(owner: object, attribute: str, replacement: object) -> None:
+def _install_one(owner: object, attribute: str, replacement: object) -> None:
     own = vars(owner).get(attribute)
     number = identity(replacement)
-    if number not in _told_of:
-        _tell_of(own, replacement)
-        _told_of[number] = replacement
-    NAMES.note(functools.partial(_put_back, owner, attribute, own))
+    if number not in _hidden:
+        _hide_from_dynamo(own, replacement)
+        _hidden[number] = replacement
+    INSTALLED.note(functools.partial(_restore, owner, attribute, own))
     _set(owner, attribute, replacement)
 
 
-def _put_back(owner: object, attribute: str, own: object) -> None:
+def _restore(owner: object, attribute: str, own: object) -> None:
     if own is not None:
         _set(owner, attribute, own)
     elif attribute in vars(owner):
@@ -148,7 +148,7 @@ def _set(owner: object, attribute: str, value: object) -> None:
         setattr(owner, attribute, value)
 
 
-def _tell_of(original: object, replacement: object) -> None:
+def _hide_from_dynamo(original: object, replacement: object) -> None:
     """Make Dynamo skip a replacement, and make it the original to TorchScript, which knows functions as objects."""
     keep_from_dynamo(replacement)
     operator = None if original is None else torch_names._find_builtin(original)
@@ -159,14 +159,14 @@ def _tell_of(original: object, replacement: object) -> None:
 # -- the collector, and threads that begin --------------------------------------------------------------
 
 
-def _collect_again() -> None:
+def _restore_collector() -> None:
     if _collects:
         gc.enable()
 
 
 def _collect(*args: object, **kwargs: object) -> int:
     # It may find and end a dropped capture. What it frees is deferred, or freed in relaxed mode.
-    with capture_lock.unnoticed() if capture_lock.is_held_here() else nullcontext():
+    with capture_lock.relaxed() if capture_lock.is_owned_here() else nullcontext():
         return STOCK["gc_collect"](*args, **kwargs)  # type: ignore[no-any-return]
 
 
@@ -181,7 +181,7 @@ def _start_thread(self: threading.Thread) -> None:
     capturing = process.active_session()
     if capturing is not None:
         capturing.values.share()
-    also("draws")
+    install_group("draws")
     STOCK["start_thread"](self)  # the original: another thread may have ended the last capture
 
 
@@ -200,81 +200,81 @@ _DRAWN_WITHIN_S = 0.001
 """A draw that another thread has begun before its function was replaced has asked for its numbers by then."""
 
 
-def enter(holder: object) -> None:
+def begin_capture(holder: object) -> None:
     """Begin a capture in this thread; wait until those of other threads are over."""
     deferred_calls.prepare(torch.cuda.current_device())
-    turn = capture_lock.Turn()
+    owner = capture_lock.Owner()
     with capture_lock.lock:
-        holders[id(holder)] = turn  # noted before it is taken: an interrupt may strike at any line
-    capture_lock.begin_turn(turn)
+        captures[id(holder)] = owner  # noted before it is taken: an interrupt may strike at any line
+    capture_lock.acquire(owner)
     with capture_lock.lock:
-        if not NAMES:
-            install()
-    if "draws" in _installed and capture_lock.others_work():
+        if not INSTALLED:
+            install_groups()
+    if "draws" in _installed and capture_lock.do_others_run():
         time.sleep(_DRAWN_WITHIN_S)
 
 
 @contextmanager
-def entered(holder: object) -> Iterator[None]:
-    """A block that is a capture of this thread; see ``enter``."""
-    undo = Undo([functools.partial(leave, holder)])
+def capturing(holder: object) -> Iterator[None]:
+    """A block that is a capture of this thread; see ``begin_capture``."""
+    undo = Undo([functools.partial(end_capture, holder)])
     try:
-        enter(holder)
+        begin_capture(holder)
         yield
     finally:
         undo.take_back()
 
 
-def leave(holder: object) -> None:
+def end_capture(holder: object) -> None:
     """End a capture of any thread. May be called more than once."""
-    _leave([id(holder)])
+    _end_captures([id(holder)])
 
 
-def holders_here() -> frozenset[int]:
-    """The holders of this thread's captures."""
+def captures_here() -> frozenset[int]:
+    """This thread's captures, by identity of their captures."""
     me = threading.get_ident()
-    return frozenset(holder for holder, turn in list(holders.items()) if turn.thread == me)
+    return frozenset(holder for holder, owner in list(captures.items()) if owner.thread == me)
 
 
-def leave_others(known: frozenset[int]) -> None:
+def end_other_captures(known: frozenset[int]) -> None:
     """End this thread's captures, except those in ``known``, and what an interrupt has left of an end."""
-    _leave(holders_here() - known)
+    _end_captures(captures_here() - known)
 
 
-BASELINE.append((holders_here, leave_others))
+BASELINE.append((captures_here, end_other_captures))
 
 
-def _leave(gone: Iterable[int]) -> None:
+def _end_captures(gone: Iterable[int]) -> None:
     with capture_lock.lock:
         for holder in gone:
-            if holder in holders:
-                capture_lock.end_turn(holders[holder])
-                holders.pop(holder, None)
-        if holders or not NAMES:
+            if holder in captures:
+                capture_lock.release(captures[holder])
+                captures.pop(holder, None)
+        if captures or not INSTALLED:
             return
-        NAMES.take_back()
-        dead = capture_lock.take_deferred()
+        INSTALLED.take_back()
+        dead = capture_lock.take_deferred_frees()
     if dead:
-        _bury(dead)
+        _free(dead)
 
 
-def _bury(dead: list[object]) -> None:
+def _free(dead: list[object]) -> None:
     """Free graphs while no other thread can begin a capture; if one has begun, when its capture ends."""
-    with capture_lock.held_to_destroy(dead) as is_time, capture_lock.unnoticed():
+    with capture_lock.owned_to_destroy(dead) as is_time, capture_lock.relaxed():
         if is_time:
             dead.clear()
 
 
-def end_in_child() -> None:
+def end_captures_in_child() -> None:
     """In a forked child: put back what the captures had replaced, and destroy no graph: they are the parent's."""
-    for each in capture_lock.take_deferred():
+    for each in capture_lock.take_deferred_frees():
         process.never_destroy(each)
-    capture_lock.forget_all()
-    _leave(list(holders))
+    capture_lock.release_all()
+    _end_captures(list(captures))
 
 
 @functools.cache
-def own_class(base: type) -> type:
+def own_graph_class(base: type) -> type:
     """The class, over torch's, of graphs that no program holds: those of segments and pools."""
 
     class OwnGraph(base):  # type: ignore[misc]
@@ -282,7 +282,7 @@ def own_class(base: type) -> type:
             above = getattr(super(), "__del__", None)
             if above is not None:
                 above()
-            if holders:  # the destructor follows at once: a call in between could let another thread begin
+            if captures:  # the destructor follows at once: a call in between could let another thread begin
                 keep_until_captures_end(self)
 
     return OwnGraph

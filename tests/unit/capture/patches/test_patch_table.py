@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.capture.patches import replaced
+from gfxgraph.capture.patches import patch_table
 
 
 def for_sigmoid(x: torch.Tensor) -> torch.Tensor:
@@ -28,10 +28,10 @@ def test_a_call_that_is_on_its_way_as_the_last_capture_ends() -> None:
     finally:
         gfxgraph.disable()
     thread = threading.Thread(target=ran.set)
-    replaced._start_thread(thread)
+    patch_table._start_thread(thread)
     thread.join(10)
-    assert ran.is_set() and not replaced.NAMES
-    assert isinstance(replaced._collect(), int)
+    assert ran.is_set() and not patch_table.INSTALLED
+    assert isinstance(patch_table._collect(), int)
 
 
 def test_torchs_table_of_constructors_holds_torchs_own() -> None:
@@ -42,7 +42,7 @@ def test_torchs_table_of_constructors_holds_torchs_own() -> None:
     try:
         with torch.cuda.graph(torch.cuda.CUDAGraph()), torch.device("cuda"):
             torch.ones(1)
-        assert not {object.__hash__(each) for each in table()} & replaced._told_of.keys()
+        assert not {object.__hash__(each) for each in table()} & patch_table._hidden.keys()
     finally:
         gfxgraph.disable()
         table.cache_clear()
@@ -62,14 +62,14 @@ def test_an_end_that_an_interrupt_stopped_is_ended_by_the_clean_up() -> None:
     holder = object()
     gfxgraph.enable(simulate="hip")
     try:
-        known = replaced.holders_here()
-        replaced.enter(holder)
+        known = patch_table.captures_here()
+        patch_table.begin_capture(holder)
         assert not gc.isenabled()
-        replaced.NAMES.note(functools.partial(replaced._put_back, Interrupted(), "name", 1))
+        patch_table.INSTALLED.note(functools.partial(patch_table._restore, Interrupted(), "name", 1))
         with pytest.raises(KeyboardInterrupt):
-            replaced.leave(holder)
-        replaced.leave_others(known)
-        assert not replaced.NAMES and gc.isenabled() and Interrupted.n_tries == 2
+            patch_table.end_capture(holder)
+        patch_table.end_other_captures(known)
+        assert not patch_table.INSTALLED and gc.isenabled() and Interrupted.n_tries == 2
     finally:
         gfxgraph.disable()
 
@@ -77,8 +77,8 @@ def test_an_end_that_an_interrupt_stopped_is_ended_by_the_clean_up() -> None:
 def test_dynamo_and_torchscript_are_told_of_a_replacement_once(monkeypatch) -> None:
     """It is the original to TorchScript from the first capture on, and stays: TorchScript knows it by its address."""
     told = []
-    monkeypatch.setattr(replaced, "_told_of", {})
-    monkeypatch.setattr(replaced, "keep_from_dynamo", told.append)
+    monkeypatch.setattr(patch_table, "_hidden", {})
+    monkeypatch.setattr(patch_table, "keep_from_dynamo", told.append)
 
     class Owner:
         pass
@@ -87,8 +87,8 @@ def test_dynamo_and_torchscript_are_told_of_a_replacement_once(monkeypatch) -> N
 
     Owner.sigmoid = torch.sigmoid
     for _ in range(2):
-        replaced._put(Owner, "one", lasting)
-        replaced._put(Owner, "sigmoid", for_sigmoid)
-        replaced.NAMES.take_back()
+        patch_table._install_one(Owner, "one", lasting)
+        patch_table._install_one(Owner, "sigmoid", for_sigmoid)
+        patch_table.INSTALLED.take_back()
     assert told == [lasting, for_sigmoid]
     assert torch.jit._builtins._find_builtin(for_sigmoid) == "aten::sigmoid"

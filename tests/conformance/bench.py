@@ -13,7 +13,7 @@ import torch
 
 import gfxgraph
 import gfxgraph_simulator as simulator
-from gfxgraph.capture.failures import is_lost
+from gfxgraph.capture.failures import is_stream_lost
 from gfxgraph.process import process
 from gfxgraph_simulator.runtime import CallRefused
 
@@ -206,13 +206,13 @@ class Bench:
     def replace_lost_stream(self):
         """Where the runtime lost the capture's stream: using it again is refused in words; take another."""
         driver = process.current().driver
-        if not is_lost(self.stream, driver):
+        if not is_stream_lost(self.stream, driver):
             return
         with pytest.raises(gfxgraph.CaptureError) as caught:
             with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self.stream):
                 pass
         assert caught.value.code == "overlapping_captures" and "cannot end" in str(caught.value)
-        while is_lost(self.stream, driver):
+        while is_stream_lost(self.stream, driver):
             self.stream = torch.cuda.Stream()
 
     # -- after a failure -------------------------------------------------------------------------------

@@ -988,8 +988,8 @@ def test_what_the_program_lets_go_is_looked_at_once(platform, monkeypatch, is_in
     net(x)
     with torch.cuda.graph(graph):
         y = net(x)
-    want, settled, settle = net(x), [], held_inputs.HeldInputs._settle
-    monkeypatch.setattr(held_inputs.HeldInputs, "_settle", lambda self: settled.append(self) or settle(self))
+    want, settled, settle = net(x), [], held_inputs.HeldInputs._follow_changes
+    monkeypatch.setattr(held_inputs.HeldInputs, "_follow_changes", lambda self: settled.append(self) or settle(self))
     del x
     xs.clear()
     for _ in range(12):

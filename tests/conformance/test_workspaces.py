@@ -21,7 +21,7 @@ NBYTES = 8 << 20
 def library(platform):
     """workspace() for the current stream, as a library has it."""
     held = {}
-    runtime_workarounds.let_workspaces_go()
+    runtime_workarounds.release_workspaces()
     own = torch._C._cuda_clearCublasWorkspaces
     torch._C._cuda_clearCublasWorkspaces = lambda: held.clear()
     runtime_workarounds.keep_workspaces()
@@ -33,7 +33,7 @@ def library(platform):
         return held[stream]
 
     yield workspace
-    runtime_workarounds.let_workspaces_go()
+    runtime_workarounds.release_workspaces()
     torch._C._cuda_clearCublasWorkspaces = own
     runtime_workarounds.keep_workspaces()
     held.clear()

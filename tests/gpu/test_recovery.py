@@ -349,7 +349,7 @@ def test_what_was_saved_on_another_stream_outlives_its_reading():
         kept.zero_()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda._sleep(200_000_000)
-    before.put_back()
+    before.restore()
     del before
     with torch.cuda.stream(side):
         others = [torch.full((1 << 20,), 7.0, device="cuda") for _ in range(4)]

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.capture.failures import heal_capture
+from gfxgraph.capture.failures import end_dead_capture
 from gfxgraph.driver import small_copies
 from gfxgraph.process import process
 from gfxgraph.types import CaptureStatus
@@ -106,7 +106,7 @@ def survives(state, mode, action):
         if lives:
             state.base.capture_end(graph)
         else:
-            heal_capture(state.base, graph, stream, state.driver)
+            end_dead_capture(state.base, graph, stream, state.driver)
     if lives:
         graph.replay()
         assert y.tolist() == [2.0] * 4

@@ -31,7 +31,7 @@ from gfxgraph import torch_names
 from gfxgraph.callables.buffers import Buffers, tensors_of
 from gfxgraph.callables.signature import RunEagerly
 from gfxgraph.capture import capture_lock
-from gfxgraph.capture.failures import clean_by_hand, heal_capture
+from gfxgraph.capture.failures import end_by_hand, end_dead_capture
 from gfxgraph.capture.graph import BridgedGraph, bridged_class
 from gfxgraph.capture.patches import patch_table
 from gfxgraph.capture.record.random_generators import CaptureIsDead, begin, end
@@ -105,8 +105,8 @@ class SharedPool:
                 end(base, self._graph, driver, stream)
         except RuntimeError as error:
             was_asked = not isinstance(error, CaptureIsDead)
-            if not heal_capture(base, self._graph, stream, driver, end_was_refused=was_asked):
-                clean_by_hand(stream.device_index, self.id, [torch.cuda.default_generators[stream.device_index]])
+            if not end_dead_capture(base, self._graph, stream, driver, end_was_refused=was_asked):
+                end_by_hand(stream.device_index, self.id, [torch.cuda.default_generators[stream.device_index]])
         with suppress(RuntimeError):
             base.reset(self._graph)
 
@@ -415,7 +415,7 @@ def replay(graph: BridgedGraph, writes: Iterable[Tensor | Layout] | None = None)
         graph.replay()
     except (GuardMismatch, ReplayError) as error:
         if before is not None:
-            before.put_back()
+            before.restore()
         if isinstance(error, GuardMismatch):
             question = error.fields.get("question", "")
             raise RunEagerly(f"a value that the capture read has changed: {question}") from error

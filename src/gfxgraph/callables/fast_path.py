@@ -334,7 +334,7 @@ class Writer(GuardWriter):
         if instance.graph._guard is not None:  # at tier 1 each replay first checks for freed memory
             self.names[f"pointers{k}"] = instance.graph._guard.pointers
             unless = f"pointers{k}.is_dirty"
-        for text in torchs_graph.lines(graph, f"{replay}()", unless):
+        for text in torchs_graph.replay_lines(graph, f"{replay}()", unless):
             self.line(indent + text)
 
     def join(self, instance: Instance, results: Sequence[GraphOutput]) -> bool:
@@ -427,7 +427,7 @@ class Writer(GuardWriter):
         """Copy every result into caller-owned memory."""
         if self.launches_nothing:
             self.names["graph"] = instance.graph
-            for text in (torchs_graph.taken("graph"), "if left < 0: return MISS", torchs_graph.stored("graph")):
+            for text in (torchs_graph.decrement("graph"), "if left < 0: return MISS", torchs_graph.store_n("graph")):
                 self.line(text)
         else:
             self.replay(instance)

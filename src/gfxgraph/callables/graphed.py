@@ -73,7 +73,7 @@ from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.training.bucketed_gradients import BucketedGradients
 from gfxgraph.callables.worlds import TracedGraph, Worlds
 from gfxgraph.capture.record.user_lines import line_of_error
-from gfxgraph.capture.undo import is_ours, unbroken
+from gfxgraph.capture.undo import is_internal_error, restoring_state
 from gfxgraph.errors import CaptureError, DriverError
 from gfxgraph.process import bridge, process
 
@@ -203,7 +203,7 @@ class Graphed:
             the error, if it is the program's.
         """
         (of, result, is_counted), local.returned = local.returned, NOTHING_RETURNED
-        if self._options.strict or not is_ours(error):
+        if self._options.strict or not is_internal_error(error):
             self.account.failed(error, line_of_error(error))
             raise
         has_run = of is kwargs
@@ -216,7 +216,7 @@ class Graphed:
             self._off = why
         return (result,) if has_run else ()
 
-    @unbroken
+    @restoring_state
     def _slow(self, args: Args, kwargs: Kwargs) -> Any:
         state, for_good = bridge.process_for_callables(), False
         if state is not None and (

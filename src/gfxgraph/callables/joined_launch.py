@@ -234,7 +234,7 @@ def launch_lines(
     names |= {f"graph{k}": graph, f"at{k}": at, f"go{k}": launched.launch, f"on{k}": launched.on}
     names["change_refused"] = refused
     lines = [
-        torchs_graph.taken(f"graph{k}"),
+        torchs_graph.decrement(f"graph{k}"),
         "if left < 0: return MISS",
         f"if stream != at{k}[2]:",
         f"    on{k}(stream)",
@@ -265,7 +265,7 @@ def launch_lines(
             "        return MISS",
             f"    at{k}[{which}] = {places}",
         ]  # fmt: skip
-    return [*lines, f"if go{k}(): return MISS", torchs_graph.stored(f"graph{k}")]
+    return [*lines, f"if go{k}(): return MISS", torchs_graph.store_n(f"graph{k}")]
 
 
 def change_refused(entry: Captured) -> None:

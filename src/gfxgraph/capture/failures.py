@@ -13,8 +13,8 @@ pinned-memory allocator and the random generators out of capture: the pool can n
 into again ("already recording to mempool_id"), every random operation fails, the pool's memory is
 not freed, and with another ``MemPool`` alive the process aborts at exit.
 
-Idea (``heal_capture``): end the dead capture through the driver, begin an empty one on the same stream in its place,
-and let torch's own ``capture_end`` succeed on that one. All of torch's clean-up then runs, in every
+Idea (``end_dead_capture``): end the dead capture through the driver, begin an empty one on the same stream in its
+place, and let torch's own ``capture_end`` succeed on that one. All of torch's clean-up then runs, in every
 version, without calling any of it by hand. On HIP 6.4 the same begin-and-end also frees a stream
 that stays invalidated.
 
@@ -34,7 +34,7 @@ from gfxgraph import torch_names
 from gfxgraph.capture.record.random_generators import WAS_DEAD, CaptureIsDead
 from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.state import CaptureState
-from gfxgraph.capture.undo import hush, is_interrupt
+from gfxgraph.capture.undo import ignore_graph_warnings, is_interrupt
 from gfxgraph.core.tape import where_of
 from gfxgraph.core.unsafe import BY_NAME, Kind, UnsafeOp
 from gfxgraph.driver.graphs import GraphDriver
@@ -133,7 +133,7 @@ def end_failed(session: Session, error: RuntimeError, final: bool) -> None:
     try:
         if is_interrupt(error):
             raise error
-        is_healed = heal(session, end_was_refused=not isinstance(error, CaptureIsDead))
+        is_healed = clean_up_segment(session, end_was_refused=not isinstance(error, CaptureIsDead))
         session.segment_is_over()
         tape = session.recorder.tape
         if not is_healed or not tape.is_complete or (final and not tape.rows):
@@ -150,7 +150,7 @@ def end_failed(session: Session, error: RuntimeError, final: bool) -> None:
         del error  # as above
 
 
-def discard(session: Session) -> None:
+def end_open_segment(session: Session) -> None:
     """End what torch may be capturing, wherever its begin or end failed or was interrupted."""
     if not session.lifecycle.has_open_segment:
         return
@@ -162,26 +162,26 @@ def discard(session: Session) -> None:
             return
         with session.streams.be_on_own():
             session.streams.join()
-    heal(session, end_was_refused=was_ending and session.streams.status() is CaptureStatus.INVALIDATED)
+    clean_up_segment(session, end_was_refused=was_ending and session.streams.status() is CaptureStatus.INVALIDATED)
     session.segment_is_over()
 
 
-def heal(session: Session, end_was_refused: bool = False) -> bool:
+def clean_up_segment(session: Session, end_was_refused: bool = False) -> bool:
     """Clean up after the open capture has failed to begin or to end; False if torch's own end could not do it."""
     base, driver, graph = session.state.base, session.state.driver, session.segment_graph
     streams = session.streams
     sides = list(streams.side.values())
-    healed = heal_capture(base, graph, streams.own, driver, side_streams=sides, end_was_refused=end_was_refused)
+    healed = end_dead_capture(base, graph, streams.own, driver, side_streams=sides, end_was_refused=end_was_refused)
     for side in sides:
-        if is_lost(side, driver):
+        if is_stream_lost(side, driver):
             streams.side.pop(side.cuda_stream, None)
     if not healed:
-        if is_lost(streams.own, driver):
-            leave_stream(streams.own)
+        if is_stream_lost(streams.own, driver):
+            abandon_stream(streams.own)
             # What remains to be done (restoring external state) needs a working stream.
             streams.own = torch.cuda.Stream(session.device_index)
         with streams.be_on_own():
-            clean_by_hand(session.device_index, session.pool_id, session.generators.all())
+            end_by_hand(session.device_index, session.pool_id, session.generators.all())
             session.generators.take_new_states(session.rollback)
     return healed
 
@@ -215,7 +215,7 @@ def recover(session: Session, name: str, error: BaseException, again: Callable[[
 # -- torch and the driver ---------------------------------------------------------------------------------
 
 
-def heal_capture(
+def end_dead_capture(
     base: Any,
     graph: Any,
     stream: Any,
@@ -241,7 +241,7 @@ def heal_capture(
             if driver.capture_info(side.cuda_stream).status is not CaptureStatus.NONE:
                 driver.abandon_capture(side.cuda_stream, end_was_refused=True)
         driver.begin_capture(handle)
-        hush(True)  # the graph is empty: intended
+        ignore_graph_warnings(True)  # the graph is empty: intended
         with torch.cuda.stream(stream):
             base.capture_end(graph)
     except (DriverError, RuntimeError, UnicodeDecodeError) as error:
@@ -255,22 +255,22 @@ def heal_capture(
         process.log.debug("torch cannot end a failed capture: %s", str(error))
         return False
     finally:
-        hush(False)
+        ignore_graph_warnings(False)
     return True
 
 
-def is_lost(stream: Any, driver: GraphDriver) -> bool:
+def is_stream_lost(stream: Any, driver: GraphDriver) -> bool:
     """True if the runtime will not release the stream from a dead capture: work sent to it may vanish."""
     return driver.capture_info(stream.cuda_stream).status is not CaptureStatus.NONE
 
 
-def leave_stream(stream: object) -> None:
+def abandon_stream(stream: object) -> None:
     """Have the next ``torch.cuda.graph()`` take another stream: this one may keep the failure."""
     if torch.cuda.graph.default_capture_stream == stream:
         torch.cuda.graph.default_capture_stream = None
 
 
-def clean_by_hand(device_index: int, pool: tuple[int, int] | None, generators: Iterable[Any]) -> None:
+def end_by_hand(device_index: int, pool: tuple[int, int] | None, generators: Iterable[Any]) -> None:
     """Do by hand what is left of torch's capture_end where it cannot be called, or refuses.
 
     Args:

@@ -37,7 +37,7 @@ from gfxgraph.capture.replay.held_inputs import HeldInputs, held_inputs
 from gfxgraph.capture.replay.program import Program
 from gfxgraph.capture.session import Session
 from gfxgraph.capture.state import CaptureState, Lifecycle
-from gfxgraph.capture.undo import Undo, leave_modes, unbroken
+from gfxgraph.capture.undo import Undo, remove_finished_modes, restoring_state
 from gfxgraph.errors import CaptureError, GfxGraphError, ReplayError, member
 from gfxgraph.process import calls, process
 from gfxgraph.types import GuardTier, OnUnsafe
@@ -93,7 +93,7 @@ class BridgedGraph(_TorchsGraph):
         self._session: Session | None = None
         # Each with a handle on its state at registration: programs swap states with graphsafe_set_state.
         self._generators: list[tuple[Any, Any]] = []
-        # A replay on the fast path only counts down; see _grant.
+        # A replay on the fast path only counts down; see _allow_fast_replays.
         self._left = self._granted = self._counted = self._unvalidated = 0
         self._is_timed = self._is_strict = False
         self.account: calls.Account | None = None
@@ -121,7 +121,7 @@ class BridgedGraph(_TorchsGraph):
         """
         self._refuse_in_child("capture_begin()")
         if self._session is not None and self._lifecycle.has_failed:
-            self._left_session()  # that capture is over; its error was raised when it failed
+            self._drop_failed_session()  # that capture is over; its error was raised when it failed
         if self._session is not None:
             raise CaptureError("overlapping_captures", first=shown(self._session.begun_at), second=shown(place()))
         if self._program is not None:
@@ -147,15 +147,15 @@ class BridgedGraph(_TorchsGraph):
                 session.recorder.holds = []
         except BaseException as error:
             session.abort(error)
-            self._left_session()
+            self._drop_failed_session()
             raise
 
-    def _left_session(self) -> BaseException:
+    def _drop_failed_session(self) -> BaseException:
         """Let go of a capture that failed, and return the error with which it did."""
         session, error = self._session, None
         if session is not None:
             session.abort(None)
-            session.give_threads_back()
+            session.restore_threads()
             self._session = None
             self._lifecycle.to(CaptureState.EMPTY)
             error, session.error = session.error, None
@@ -168,7 +168,7 @@ class BridgedGraph(_TorchsGraph):
             CaptureError: `capture_ended_elsewhere`, `end_failed`, `instantiate_failed`, or the error that
                 made the capture fail, unless that one is already propagating to the caller.
         """
-        leave_modes()
+        remove_finished_modes()
         session = self._session
         is_unwinding = self._is_unwinding()
         # Not ours to end: a forked child's, or the collector ran our finalizer before it left a suspended block.
@@ -184,25 +184,25 @@ class BridgedGraph(_TorchsGraph):
             session.abort(sys.exc_info()[1], dying=self)
         if self._lifecycle.has_failed:
             if is_unwinding:
-                self._left_session()
+                self._drop_failed_session()
                 return
-            raise self._left_session()
-        if (elsewhere := self._elsewhere(session)) is not None:
+            raise self._drop_failed_session()
+        if (elsewhere := self._ended_elsewhere(session)) is not None:
             raise elsewhere
         try:
-            self._ended(session, session.end())
+            self._finish_capture(session, session.end())
         except BaseException as error:
             session.abort(error)
             self._session = session
-            self._left_session()
+            self._drop_failed_session()
             if self._program is not None:
-                self._let_go_of_program()
+                self._drop_program()
                 super().reset()
             if not (is_unwinding and isinstance(error, Exception)):
                 raise
             process.log.error("while another error was on its way: %s", str(error))
 
-    def _ended(self, session: Session, program: Program) -> None:
+    def _finish_capture(self, session: Session, program: Program) -> None:
         """Store the program of a capture that ended well."""
         self._program = program
         self._state.graph_memory[id(program)] = program.addresses
@@ -211,13 +211,13 @@ class BridgedGraph(_TorchsGraph):
         if self.account is None:
             account = self.account = calls.of_graph(shown(session.begun_at))
             account.graphs.add(self)
-        self._is_ready()
+        self._mark_captured()
         self._is_timed = False
         if process.log.isEnabledFor(logging.DEBUG):
             process.log.debug("captured at %s: %s", shown(session.begun_at), "; ".join(map(str, program.steps)))
         self._unvalidated = self._state.validate_replays
         if self._state.settings.guard:
-            self._put_under_guard(shown(session.begun_at))
+            self._attach_guard(shown(session.begun_at))
         if self._follows:
             self._find_holders(session.optimizers.settings())
         self._choose_path()
@@ -230,13 +230,13 @@ class BridgedGraph(_TorchsGraph):
         if self._held and type(self) in self._asking_classes:  # else each replay is checked
             self.__class__ = self._asking_classes[type(self)]
 
-    def _is_ready(self) -> None:
+    def _mark_captured(self) -> None:
         """Captured: instantiated too, unless the user does that, or the first replay."""
         assert self._program is not None
         if not (self._keeps_graph and self._program.is_plain):
             self._lifecycle.to(CaptureState.INSTANTIATED)
 
-    def _put_under_guard(self, where: str) -> None:
+    def _attach_guard(self, where: str) -> None:
         assert self._program is not None
         zones = None
         if self._deep is not None:
@@ -253,7 +253,7 @@ class BridgedGraph(_TorchsGraph):
         error = sys.exc_info()[1]
         return error is not None and id(error) != self._begun_while
 
-    def _elsewhere(self, session: Session) -> BaseException | None:
+    def _ended_elsewhere(self, session: Session) -> BaseException | None:
         """The error of an end on another stream or thread than the begin, or out of order."""
         active = process.active_session()
         if active is session:
@@ -264,7 +264,7 @@ class BridgedGraph(_TorchsGraph):
             session.abort(
                 CaptureError("capture_ended_elsewhere", begun=begun, ended=ended, quote=torchs.STOCK_NOT_BEGUN)
             )
-            return self._left_session()
+            return self._drop_failed_session()
         if active is not None and session in process.sessions():
             return CaptureError("overlapping_captures", first=shown(session.begun_at), second=shown(active.begun_at))
         return CaptureError(
@@ -277,7 +277,7 @@ class BridgedGraph(_TorchsGraph):
         """Make the graph exec; for users of ``keep_graph=True``, as in torch."""
         self._refuse_in_child("instantiate()")
         if self._program is None:
-            self._ask("instantiate()", super().instantiate)
+            self._torchs_answer("instantiate()", super().instantiate)
             return
         self._refuse_unless_kept("instantiate()", torchs.STOCK_INSTANTIATE)
         if self._program.is_plain:
@@ -285,13 +285,6 @@ class BridgedGraph(_TorchsGraph):
                 self._program.segments[0].instantiate()
         if self._lifecycle.state is not CaptureState.HALF_ENDED:
             self._lifecycle.to(CaptureState.INSTANTIATED)
-        self._choose_path()
-
-    def _hold(self, program: Program) -> None:
-        """Take a program that was captured elsewhere, instantiated."""
-        self._program = program
-        self._lifecycle.to(CaptureState.CAPTURED)
-        self._lifecycle.to(CaptureState.INSTANTIATED)
         self._choose_path()
 
     @property
@@ -322,7 +315,7 @@ class BridgedGraph(_TorchsGraph):
         """The fast path's launch with a clock; checks would find nothing, and cost each of the 256 replays 0.1 us."""
         self._counted += 1
         if self._held:
-            self._held.ask_for_those_alone()
+            self._held.report_inputs_alone()
         begun = time.perf_counter()
         try:
             self._launch(self)
@@ -349,10 +342,10 @@ class BridgedGraph(_TorchsGraph):
             where = error.fields.get("where") if isinstance(error, GfxGraphError) else ""
             account.failed(error, str(where or shown(place())))
 
-    @unbroken
+    @restoring_state
     def _checked(self) -> None:
         program = self._program
-        leave_modes()
+        remove_finished_modes()
         self._refuse_in_child("replay()")
         if program is None:
             raise self._nothing_to_replay()
@@ -369,7 +362,7 @@ class BridgedGraph(_TorchsGraph):
         runtime_workarounds.before_replay()
         if self._guard is not None:
             self._guard.before_replay()
-        with torchs.one_replay(self), self._held.lending() if self._held else nullcontext():
+        with torchs.run_replay_hooks(self), self._held.with_copies() if self._held else nullcontext():
             if self._unvalidated > 0:
                 self._unvalidated -= 1
                 validation.replay_validated(program, self._retire)
@@ -417,7 +410,7 @@ class BridgedGraph(_TorchsGraph):
         for segment in self._program.segments:
             if segment.tape.is_complete and segment.is_launchable:
                 segment.step_down("the graph replayed wrongly and is no longer used; its tape runs instead", "replay")
-        self._grant(0)
+        self._allow_fast_replays(0)
 
     def _choose_path(self) -> None:
         program = self._program
@@ -427,9 +420,9 @@ class BridgedGraph(_TorchsGraph):
         checked: object = self._unvalidated or self._state.decisions.join_copies or not self._is_timed
         checked = checked or process.log.isEnabledFor(logging.DEBUG)
         checked = checked or bool(self._held and (self._held.lent or not self._is_asking))
-        self._grant(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
+        self._allow_fast_replays(SAMPLE_INTERVAL - 1 if plain and not checked else 0)
 
-    def _grant(self, n: int) -> None:
+    def _allow_fast_replays(self, n: int) -> None:
         """Let the next ``n`` replays take the fast path; account for those already taken."""
         self._counted += self._granted - self._left
         self._granted = self._left = n
@@ -449,8 +442,8 @@ class BridgedGraph(_TorchsGraph):
         """Replays since the capture."""
         return self._counted + self._granted - self._left
 
-    def _take_count(self) -> int:
-        self._grant(0)
+    def _pop_n_replays(self) -> int:
+        self._allow_fast_replays(0)
         n, self._counted = self._counted, 0
         return n
 
@@ -470,22 +463,22 @@ class BridgedGraph(_TorchsGraph):
         """Drop the captured graph and free its memory; the object can capture again."""
         self._refuse_in_child("reset()")
         if self._session is not None:
-            self._left_session()
-        self._tell_of_end()
+            self._drop_failed_session()
+        self._report_end()
         with capture_lock.owned_relaxed():  # HIP destroys no graph beside a capture
-            self._let_go_of_program()
+            self._drop_program()
             super().reset()
         runtime_workarounds.after_destroy()
 
-    def _tell_of_end(self) -> None:
+    def _report_end(self) -> None:
         for tell in leaving if self._program is not None else ():
             tell(self)
-        n = self._take_count()
+        n = self._pop_n_replays()
         self._state.counters.add("replay", n)
         if self.account is not None and self.account.is_of_graphs:
             self.account.n_gone += n
 
-    def _let_go_of_program(self) -> None:
+    def _drop_program(self) -> None:
         if self._guard is not None:
             self._guard.close()
             self._guard = None
@@ -498,15 +491,15 @@ class BridgedGraph(_TorchsGraph):
         if self._program is not None:
             stock = torchs.STOCK_NO_RAW_GRAPH.format(api="hip" if torch.version.hip else "cuda")
             self._refuse_unless_kept("raw_cuda_graph()", stock)
-        return int(self._ask("raw_cuda_graph()", super().raw_cuda_graph))
+        return int(self._torchs_answer("raw_cuda_graph()", super().raw_cuda_graph))
 
     def raw_cuda_graph_exec(self) -> int:
-        return int(self._ask("raw_cuda_graph_exec()", super().raw_cuda_graph_exec))
+        return int(self._torchs_answer("raw_cuda_graph_exec()", super().raw_cuda_graph_exec))
 
     def pool(self) -> Any:
-        return self._ask("pool()", super().pool)
+        return self._torchs_answer("pool()", super().pool)
 
-    def _ask(self, call: str, answer: Callable[[], object]) -> Any:
+    def _torchs_answer(self, call: str, answer: Callable[[], object]) -> Any:
         """Return torch's answer; if nothing was captured, raise torch's error with an explanation."""
         try:
             return answer()
@@ -526,7 +519,7 @@ class BridgedGraph(_TorchsGraph):
         holders: Collection[object] = capture_lock.captures,
     ) -> None:
         try:
-            for problem in Undo([self._let_go, self._die]).take_back():
+            for problem in Undo([self._drop_references, self._destroy]).undo_all():
                 raise problem
         except (AttributeError, TypeError):  # at the interpreter's end modules go before what outlives them
             if not is_finalizing():
@@ -535,7 +528,7 @@ class BridgedGraph(_TorchsGraph):
             if holders:  # the destructor follows at once: a call in between could let another thread begin a capture
                 capture_lock.keep_until_captures_end(self)
 
-    def _let_go(self) -> None:
+    def _drop_references(self) -> None:
         """Free what runs Python when it is freed."""
         self._program = self._session = self._guard = self._deep = self._held = None
         self._generators = []
@@ -543,20 +536,20 @@ class BridgedGraph(_TorchsGraph):
         if state is not None:
             state.graphs.discard(self)
 
-    def _die(self) -> None:
+    def _destroy(self) -> None:
         session = getattr(self, "_session", None)
         if session is not None:
             session.abort(None, dying=self)
-            self._left_session()
-        leave_modes()
+            self._drop_failed_session()
+        remove_finished_modes()
         state = getattr(self, "_state", None)
         program = getattr(self, "_program", None)
         if state is not None:
-            self._tell_of_end()
-            self._let_go_of_program()
+            self._report_end()
+            self._drop_program()
         if capture_lock.keep_until_captures_end((self, program)):
             return  # destroying a graph now would break the capture underway
-        if program is not None and runtime_workarounds.keeps((self, program)):
+        if program is not None and runtime_workarounds.keep_until_exit((self, program)):
             return
         is_ours = state is process.current() and state is not None and state.pid == os.getpid()
         if program is not None and is_ours and not sys.is_finalizing():
@@ -578,7 +571,7 @@ class BridgedGraph(_TorchsGraph):
         return partial(import_module("gfxgraph.compat.graph_classes").OlderCapture, self)
 
     @contextmanager
-    def _another_replay(self, call: str) -> Iterator[Program]:
+    def _counted_replay(self, call: str) -> Iterator[Program]:
         """Yield the program for one replay by another way than ``replay``; it is counted as one."""
         self._refuse_in_child(call)
         if self._program is None:
@@ -588,19 +581,19 @@ class BridgedGraph(_TorchsGraph):
         self._counted += 1
         if self._held:
             self._held.before_replay()
-        with torchs.one_replay(self), self._held.lending() if self._held else nullcontext():
+        with torchs.run_replay_hooks(self), self._held.with_copies() if self._held else nullcontext():
             yield self._program
 
     def validate(self) -> bool:
         """Compare the next replay with eager execution; True when they agree."""
-        with self._another_replay("validate()") as program:
+        with self._counted_replay("validate()") as program:
             verdict = validation.replay_validated(program, self._retire)
         self._choose_path()
         return verdict
 
     def _replay_by_nodes(self) -> None:
         """Replay once node by node, so that a fault can be attributed; see gfxgraph.localize_fault."""
-        with self._another_replay("replay()") as program:
+        with self._counted_replay("replay()") as program:
             rooms.replay_by_nodes(self._guard, program, super().pool())
 
     def explain(self) -> Any:
@@ -638,7 +631,7 @@ class TwoEnds(BridgedGraph):
             super().capture_end_post()
         else:
             self._lifecycle.to(CaptureState.CAPTURED)
-            self._is_ready()
+            self._mark_captured()
 
 
 def bridged_class(base: type) -> type[BridgedGraph]:

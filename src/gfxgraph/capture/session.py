@@ -40,7 +40,7 @@ from gfxgraph.capture.replay.program import HostStep, Program, ReadStep, Segment
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.state import CAPTURING, CaptureState
 from gfxgraph.capture.torchs_graph import bare_launch
-from gfxgraph.capture.undo import Undo, hush, leave_modes, repair, set_sync_debug_mode
+from gfxgraph.capture.undo import Undo, ignore_graph_warnings, remove_finished_modes, repair, set_sync_debug_mode
 from gfxgraph.core.tape import Place
 from gfxgraph.errors import CaptureError
 from gfxgraph.process import process
@@ -57,7 +57,7 @@ def _stop_recording(recorder: Recorder, entered: list[bool]) -> None:
     over = process.leftover_modes()
     if recorder not in over:
         over.append(recorder)
-    leave_modes()
+    remove_finished_modes()
     if not entered and recorder in over:
         over.remove(recorder)  # it may not have reached torch's stack
 
@@ -123,21 +123,21 @@ class Session:
         self.outer = process.active_session()
         process.sessions().append(self)
         undo = self.undo
-        undo.note(partial(hush, False))
+        undo.note(partial(ignore_graph_warnings, False))
         if self.outer is not None:
             undo.note(self._resume_outer)
             self.outer.suspend()
-        undo.note(self._let_go, self.optimizers.restore_rates, self._put_back, partial(patch_table.end_capture, self))
+        undo.note(self._release, self.optimizers.restore_rates, self._restore, partial(patch_table.end_capture, self))
         # Before the first segment opens: garbage collected inside it could destroy a graph.
         patch_table.begin_capture(self)
-        undo.note(self._settle_random_states, self.moving.stop, partial(failures.discard, self))
+        undo.note(self._settle_random_states, self.moving.stop, partial(failures.end_open_segment, self))
         undo.note(self.make_room_for_threads)
         self.open_segment(self.graph_ref(), extra)
-        self._take_thread()
+        self._record_thread()
         self.values.take_over()
         self.recorder.paused = False
 
-    def _take_thread(self) -> None:
+    def _record_thread(self) -> None:
         """Start recording this thread."""
         undo = self.undo
         # Autograd's own threads have no modes.
@@ -148,7 +148,7 @@ class Session:
         torch_names._push_mode(self.recorder)
         entered.append(True)
 
-    def give_threads_back(self) -> None:
+    def restore_threads(self) -> None:
         """Once more, after a capture that failed inside a backward pass: torch's end of that brings back the setting
         from its beginning.
         """
@@ -160,12 +160,12 @@ class Session:
         """End the last segment, undo what splits executed, and return the program."""
         with capture_lock.relaxed():
             self.end_segment(final=True)
-            self.values.take_back()
-            for problem in self.undo.take_back():
+            self.values.record_shared_writes()
+            for problem in self.undo.undo_all():
                 raise problem
             self._finish_program()
         self.lifecycle.to(CaptureState.CAPTURED)
-        self._leave_stack()
+        self._leave_sessions()
         program, self.program = self.program, Program(self.program.launch)
         return program
 
@@ -224,11 +224,11 @@ class Session:
             self._dying = dying
             self.recorder.paused = True
             with capture_lock.relaxed():
-                problems = self.undo.take_back()
+                problems = self.undo.undo_all()
             for second in problems:  # the first error is the one to report
                 process.log.error("while leaving a failed capture: %s", str(second))
             self.lifecycle.to(CaptureState.FAILED)
-        self._leave_stack()
+        self._leave_sessions()
 
     def failed(self, error: CaptureError) -> CaptureError:
         """Abort with an error that the caller raises, and holds in no variable: a frame of its own traceback."""
@@ -239,29 +239,29 @@ class Session:
         """End the capture because of a call of the program's that no replay would repeat as a call does."""
         raise self.failed(CaptureError("refused_in_capture", op=name, where=shown(where or place()), reason=reason))
 
-    def _put_back(self) -> None:
+    def _restore(self) -> None:
         """Undo what the capture executed."""
         if not self.rollback:
             return
         try:
-            self.rollback.put_back(self.streams.own)
+            self.rollback.restore(self.streams.own)
         except RuntimeError as error:
             what = "a tensor that a split changed could not be restored"
             process.require().report("effects_not_undone", what, str(error).partition("\n")[0])
             raise
         self.rollback = Rollback()
 
-    def _let_go(self) -> None:
-        self.recorder.let_go()
-        self.streams.let_go()
-        self.values.let_go()
+    def _release(self) -> None:
+        self.recorder.release()
+        self.streams.release()
+        self.values.release()
 
     def _resume_outer(self) -> None:
         if self.outer is not None:
             self.outer.resume()
             self.outer = None
 
-    def _leave_stack(self) -> None:
+    def _leave_sessions(self) -> None:
         stack = process.sessions()
         while self in stack:
             stack.remove(self)
@@ -275,7 +275,7 @@ class Session:
                     self.state.base.reset(graph)
         self.segment_graph = None
         if self._has_opened:
-            failures.leave_stream(self.streams.own)
+            failures.abandon_stream(self.streams.own)
 
     # -- segments -----------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class Session:
         self.make_room_for_threads()
         is_users = graph is self.graph_ref()
         try:
-            hush(not (final and self.n_segments == 1))
+            ignore_graph_warnings(not (final and self.n_segments == 1))
             with self.streams.be_on_own():
                 self.lifecycle.to(CaptureState.ENDING)
                 end(self.state.base, graph, self.state.driver, self.streams.own)

@@ -91,7 +91,7 @@ class _Block:
         """The block is left; if ``broken``, end the captures begun inside it, and restore the thread's state."""
         before, self._before = self._before, None
         if broken and before is not None:
-            for problem in before.take_back():
+            for problem in before.undo_all():
                 process.log.error("while leaving a capture's block: %s", str(problem))
 
     def __del__(self) -> None:
@@ -144,7 +144,7 @@ def exit_of_graph(original: Callable[..., object]) -> Callable[..., Any]:
 
 
 @contextmanager
-def one_replay(graph: object) -> Iterator[None]:
+def run_replay_hooks(graph: object) -> Iterator[None]:
     """Run the hooks that torch runs before and after a replay of ``graph``, as torch does."""
     retained = getattr(graph, "_retained", None)
     if retained is not None and retained.sync_before_fire:
@@ -167,17 +167,17 @@ def _run(everywhere: object, own: Any, graph: Any) -> None:
 # -- the fast path of a replay: count down and launch --------------------------------------------------------
 
 
-def taken(graph: str) -> str:
+def decrement(graph: str) -> str:
     """The source line that takes one replay off the count; ``left < 0`` means that none was left."""
     return f"left = {graph}._left - 1"
 
 
-def stored(graph: str) -> str:
+def store_n(graph: str) -> str:
     """The source line that stores the new count."""
     return f"{graph}._left = left"
 
 
-def lines(graph: str, checked: str, unless: str = "") -> list[str]:
+def replay_lines(graph: str, checked: str, unless: str = "") -> list[str]:
     """The source lines that replay ``graph``, for a namespace that has ``launch``.
 
     Args:
@@ -186,10 +186,10 @@ def lines(graph: str, checked: str, unless: str = "") -> list[str]:
         unless: a condition that also leads to ``checked``.
     """
     return [
-        taken(graph),
+        decrement(graph),
         f"if left < 0{f' or {unless}' if unless else ''}: {checked}",
         "else:",
-        f"    {stored(graph)}",
+        f"    {store_n(graph)}",
         f"    try: launch({graph})",
         f"    except RuntimeError as error: {graph}._replay_failed(error)",
     ]
@@ -206,7 +206,7 @@ _DOC = '''"""Replay the captured work on the current stream.
 def fast_replay(launch: Callable[[object], None], unless: str = "") -> Callable[..., None]:
     """Make the ``replay`` method of a graph that is launched by ``launch``; ``unless`` as above."""
     # A nested function, so that ``launch`` is a closure cell: a global would be looked up at every replay.
-    body = lines("self", "self._checked_replay()", unless)
+    body = replay_lines("self", "self._checked_replay()", unless)
     inner = "\n        ".join(["def replay(self):", _DOC, *body])
     source = f"def make(launch):\n    {inner}\n    return replay\n"
     names: dict[str, Any] = {"__name__": __name__}

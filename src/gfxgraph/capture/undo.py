@@ -4,7 +4,7 @@ Problem: a failing call, or an interrupt, leaves half done what a capture change
 process: torch's names, the stack of modes, autograd's threads, the current stream, its turn among other threads'
 captures.
 
-Idea: a change is noted on a stack *before* it is made. ``Undo.take_back`` makes the noted calls, the last first; a
+Idea: a change is noted on a stack *before* it is made. ``Undo.undo_all`` makes the noted calls, the last first; a
 call may find nothing to undo, and may be made again. An interrupt that strikes meanwhile is raised when all is
 undone. A call of ours also compares: what ``BASELINE`` lists is read as the call begins, and put back if an error
 leaves it.
@@ -59,7 +59,7 @@ class Undo:
         """Have ``call`` made after all others."""
         self._calls.insert(0, call)
 
-    def take_back(self) -> list[Exception]:
+    def undo_all(self) -> list[Exception]:
         """Make the calls, the last first; each leaves the stack when it is done. Called from one of them, do
         nothing.
 
@@ -98,7 +98,7 @@ def _wait_again(before: int) -> None:
         set_sync_debug_mode(before)
 
 
-_HUSHED = ".*(Graph is empty|Synchronization debug mode is a prototype)"
+_IGNORED = ".*(Graph is empty|Synchronization debug mode is a prototype)"
 
 
 def set_sync_debug_mode(mode: int) -> None:
@@ -109,20 +109,20 @@ def set_sync_debug_mode(mode: int) -> None:
 
 @functools.cache
 def _let_torch_warn() -> None:
-    hush(True)  # it does so once a process
+    ignore_graph_warnings(True)  # it does so once a process
     torch.cuda.set_sync_debug_mode(torch.cuda.get_sync_debug_mode())
-    hush(False)
+    ignore_graph_warnings(False)
 
 
-def hush(is_on: bool) -> None:
+def ignore_graph_warnings(is_on: bool) -> None:
     """Whether not to show what torch says of its debug mode, and of empty graphs, as those of splits may be.
 
     ``catch_warnings`` puts all filters back; an interrupt in its exit would leave one for good.
     """
     if is_on:
-        warnings.filterwarnings("ignore", _HUSHED)
+        warnings.filterwarnings("ignore", _IGNORED)
     else:
-        warnings.filters[:] = [each for each in warnings.filters if getattr(each[1], "pattern", "") != _HUSHED]  # type: ignore[index]
+        warnings.filters[:] = [each for each in warnings.filters if getattr(each[1], "pattern", "") != _IGNORED]  # type: ignore[index]
 
 
 # -- torch's stacks of modes ------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ _FLAGS: dict[str, Callable[[Any], bool]] = {
 """torch's flags, and which modes set them."""
 
 
-def leave_modes() -> None:
+def remove_finished_modes() -> None:
     """Take the modes of finished sessions off the stacks, wherever they are.
 
     Modes pushed after them stay. One whose session ended while it handled an operation is off
@@ -152,35 +152,35 @@ def leave_modes() -> None:
     everything through, and is removed by the next call.
     """
     over = process.leftover_modes()
-    for there, arrange in ((standing(), _stand), (_entered(), _arrange)) if over else ():
+    for there, arrange in ((dispatch_modes(), _set_dispatch), (_function_modes(), _set_functions)) if over else ():
         staying = [mode for mode in there if mode not in over]
         if len(staying) < len(there):
             arrange(staying)
             over[:] = [mode for mode in over if mode not in there]
 
 
-def put_back(there: list[object]) -> None:
+def restore_dispatch_modes(there: list[object]) -> None:
     """Leave every mode that has come since, and bring back those that have gone; one of ours that went is over.
 
     No mode's own exit is run: one that was struck inside would raise, or leave another one's place empty.
 
     Args:
-        there: what ``standing`` gave.
+        there: what ``dispatch_modes`` gave.
     """
-    now = standing()
+    now = dispatch_modes()
     there = [
         mode
         for mode in there
         if any(mode is each for each in now) or not type(mode).__module__.startswith(OUR_MODULES)
     ]
     if list(map(id, now)) != list(map(id, there)):
-        _stand(there)
-    correct_flags()
+        _set_dispatch(there)
+    restore_mode_flags()
 
 
-def correct_flags() -> None:
+def restore_mode_flags() -> None:
     """Set torch's flags by this thread's modes, where an interrupt has struck one that was coming or going."""
-    others = [mode for mode in standing() if not type(mode).__module__.startswith("gfxgraph.capture")]
+    others = [mode for mode in dispatch_modes() if not type(mode).__module__.startswith("gfxgraph.capture")]
     for name, sets in _FLAGS.items():
         setattr(*torch_names.place(name), any(map(sets, others)))
     if torch_names.set_is_in_mode_without_ignore_compile_internals is not None:  # C++ has it, too
@@ -188,48 +188,48 @@ def correct_flags() -> None:
         torch_names.set_is_in_mode_without_ignore_compile_internals(is_compiled)
 
 
-def standing() -> list[Any]:
+def dispatch_modes() -> list[Any]:
     """The dispatch modes on this thread's stack, the lowest first."""
     return [torch_names._get_dispatch_stack_at(i) for i in range(torch_names._len_torch_dispatch_stack())]
 
 
-def _stand(modes: list[object]) -> None:
+def _set_dispatch(modes: list[object]) -> None:
     while torch_names._len_torch_dispatch_stack():
         torch_names._pop_mode()
     for mode in modes:
         torch_names._push_mode(mode)
 
 
-def put_below(mode: object) -> None:
+def push_below(mode: object) -> None:
     """Enter a mode of torch's functions below all others: each ``with`` block still pops the mode it pushed."""
-    _arrange([mode, *_entered()])
+    _set_functions([mode, *_function_modes()])
 
 
-def take_off(mode: object) -> None:
-    """Leave a mode, wherever it is. One that torch is calling comes back later: ``leave_modes`` removes it."""
+def remove_mode(mode: object) -> None:
+    """Leave a mode, wherever it is. One that torch is calling comes back later, for ``remove_finished_modes``."""
     process.leftover_modes().append(mode)
-    leave_modes()
+    remove_finished_modes()
 
 
-def is_entered(mode: object) -> bool:
+def is_reached(mode: object) -> bool:
     """Whether calls made now reach the mode: in its own handler none does."""
-    return any(each is mode for each in _entered())
+    return any(each is mode for each in _function_modes())
 
 
-def _entered() -> list[object]:
+def _function_modes() -> list[object]:
     """The modes of torch's functions, the lowest first."""
     return [torch_names._get_function_stack_at(i) for i in range(torch_names._len_torch_function_stack())]
 
 
-def _arrange(modes: list[object]) -> None:
+def _set_functions(modes: list[object]) -> None:
     try:
-        _stack(modes)
+        _replace_function_modes(modes)
     except BaseException:  # an interrupt half-way must not lose the program's own modes
-        _stack(modes)
+        _replace_function_modes(modes)
         raise
 
 
-def _stack(modes: list[object]) -> None:
+def _replace_function_modes(modes: list[object]) -> None:
     while torch_names._len_torch_function_stack():
         torch_names._pop_torch_function_stack()
     for each in modes:
@@ -246,13 +246,13 @@ BASELINE: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     # Only switch on: the capture that switched it off may be over by now.
     (torch.autograd.is_multithreading_enabled, lambda was: was and torch.autograd.set_multithreading_enabled(True)),
     (lambda: torch.cuda.get_sync_debug_mode(), _wait_again),
-    (standing, put_back),
+    (dispatch_modes, restore_dispatch_modes),
 ]
 """What is read as a call of ours begins, with how it is put back; other files of this room add to it."""
 
 
 class Baseline(Undo):
-    """This thread's state now, to be put back by ``take_back``: captures begun since are ended first."""
+    """This thread's state now, to be put back by ``undo_all``: captures begun since are ended first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -267,7 +267,7 @@ def _end_captures(known: list[object]) -> None:
             session.abort(None)
 
 
-def unbroken(call: Callable[..., object]) -> Callable[..., Any]:
+def restoring_state(call: Callable[..., object]) -> Callable[..., Any]:
     """Wrap a call so that it restores its thread's state when an error or an interrupt leaves it."""
 
     @functools.wraps(call)
@@ -278,7 +278,7 @@ def unbroken(call: Callable[..., object]) -> Callable[..., Any]:
         try:
             return call(*args, **kwargs)
         except BaseException:
-            for problem in before.take_back():
+            for problem in before.undo_all():
                 process.log.error("while leaving a failed call: %s", str(problem))
             raise
 
@@ -294,21 +294,21 @@ def repair(everything: bool = True) -> None:
     for session in reversed(process.sessions()):
         if everything or session.is_left:
             session.abort(None)
-    hush(False)
-    leave_modes()
-    correct_flags()
+    ignore_graph_warnings(False)
+    remove_finished_modes()
+    restore_mode_flags()
     if not process.sessions():
         capture_lock.release_own()
 
 
-def free_here() -> None:
+def release_locks_here() -> None:
     """Release those that this thread holds, where no call of ours is under way: an interrupt has left them."""
     for lock in list(locks.every):
         while lock._is_owned():
             lock.release()
 
 
-process.repairs += [repair, free_here]
+process.repairs += [repair, release_locks_here]
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -326,7 +326,7 @@ def is_interrupt(error: BaseException) -> bool:
     return False
 
 
-def is_ours(error: Exception) -> bool:
+def is_internal_error(error: Exception) -> bool:
     """Whether an error that left our own lines, or the compiler below them, is none of the program's: no frame of its
     code is on the way, nor one of torch's that its code would call. What we raise for the program to see is not ours.
     """

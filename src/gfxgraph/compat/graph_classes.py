@@ -22,7 +22,7 @@ from torch import Tensor
 from gfxgraph.callables.api import graphed
 from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.capture.record.user_lines import place, shown
-from gfxgraph.capture.undo import unbroken
+from gfxgraph.capture.undo import restoring_state
 from gfxgraph.errors import CaptureError, ReplayError
 from gfxgraph.process import process
 
@@ -62,7 +62,7 @@ class ShapeBucketPool:
         self._warms_all = warmup
         self._last: Tensor | None = None
 
-    @unbroken
+    @restoring_state
     def __call__(self, input_tensor_or_size: Tensor | int) -> Any:
         """Run on a tensor; with a number, on that many rows of the last tensor.
 
@@ -84,7 +84,7 @@ class ShapeBucketPool:
             self._last = input_tensor_or_size
             return self._graphed(input_tensor_or_size)
 
-    @unbroken
+    @restoring_state
     def warmup(self, example: Tensor) -> None:
         """Capture every bucket for inputs like ``example``, largest first; the function runs for that.
 
@@ -164,7 +164,7 @@ class ConditionalGraph:
             raise TypeError(f"Branch function must be callable, got {type(fn).__name__}")
         self._branches[name] = fn
 
-    @unbroken
+    @restoring_state
     def capture(self, example_input: Tensor) -> None:
         """Capture all branches. One that raises or cannot be captured is a failed branch, which runs eagerly.
 
@@ -191,7 +191,7 @@ class ConditionalGraph:
                 self._failed.append(name)
                 process.tell("fallback", f"branch {name!r} could not be captured: {type(error).__name__}: {error}")
 
-    @unbroken
+    @restoring_state
     def run(self, branch: object, input_tensor: Tensor | None = None) -> object:
         """Run one branch.
 
@@ -290,7 +290,7 @@ class OlderCapture:
             block.__exit__(*error)
             block.cuda_graph.__class__ = _with_keywords(block.cuda_graph.__class__)  # under guard it has another
 
-    @unbroken
+    @restoring_state
     def replay(self, graph: Any, *, batch_size: Any = None, branch: Any = None, input_tensor: Any = None) -> object:
         """The result of ``replay(batch_size=, branch=, input_tensor=)``."""
         with torch.no_grad():

@@ -154,7 +154,7 @@ class RedZones:
                 continue
             after = Rollback(segment.mutated, guard.program.generators)
             fill(zones)
-            before.put_back()
+            before.restore()
             nodes = guard.nodes(segment)
 
             def changed(position: int, _: int, nodes: list[SegmentNode] = nodes) -> bool:
@@ -166,7 +166,7 @@ class RedZones:
             try:
                 walk(segment, guard.program, changed)
             finally:
-                after.put_back()
+                after.restore()
             if found:
                 break
         return found[0] if found else None

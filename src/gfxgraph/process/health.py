@@ -34,7 +34,7 @@ def reset_stats() -> None:
     if state is not None:
         state.counters.reset()
         for graph in list(state.graphs):
-            graph._take_count()
+            graph._pop_n_replays()
             graph._choose_path()
     calls.reset()
 

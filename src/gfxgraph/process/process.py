@@ -216,7 +216,7 @@ def _after_fork() -> None:
     _forked = True
     free_in_child()
     for graph in list(_current.graphs):
-        graph._grant(0)
+        graph._allow_fast_replays(0)
         never_destroy(graph)
     for end in in_child:
         end()

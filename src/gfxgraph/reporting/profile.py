@@ -189,7 +189,7 @@ def profile_graph(graph: BridgedGraph, name: str = "") -> GraphProfile:
             nodes += _described(step, known, times)
     finally:
         torch.cuda.synchronize()
-        before.put_back()
+        before.restore()
     overhead = (time.perf_counter() - begun) * 1e3 - own
     where = next((node.where for node in nodes if node.where), "")
     return GraphProfile(name or f"graph of {where}", where, tuple(nodes), own, gap, how, overhead, graph.n_replays)
@@ -201,7 +201,7 @@ def _put_back(step: SegmentStep, program: Program) -> Iterator[None]:
     try:
         yield
     finally:
-        before.put_back()
+        before.restore()
 
 
 def _launch_of(step: SegmentStep) -> Callable[[], object]:
@@ -313,7 +313,7 @@ def _by_walk(step: SegmentStep, program: Program, nodes: Sequence[SegmentNode]) 
                 driver.set_node_enabled(graph_exec, node.handle, False)
                 times[at] = min(times[at], ms) if n_round else ms
     finally:
-        undo.take_back()
+        undo.undo_all()
     return times, none
 
 

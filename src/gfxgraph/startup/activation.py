@@ -91,7 +91,7 @@ def _take_back() -> None:
     from gfxgraph.capture.undo import Undo, repair
 
     bridge.is_whole = False
-    problems = Undo([*bridge.undo, *([] if torch_names.why_off("capture") else [repair])]).take_back()
+    problems = Undo([*bridge.undo, *([] if torch_names.why_off("capture") else [repair])]).undo_all()
     bridge.undo.clear()
     for problem in problems:
         raise problem

@@ -77,7 +77,7 @@ class Holder:
     owner: Callable[[], Any] | None
     """Refers weakly to the object of the last step; None for a dict's or list's."""
     variable: tuple[str, Any, type] | None = None
-    """The variable that the way begins at: its name, its scope (see `Search.names`) and what was in it."""
+    """The variable that the way begins at: its name, its scope (see `HolderSearch.names`) and what was in it."""
 
     def now(self) -> Any:
         """What is there; `GONE` if nothing is, `REPLACED` if a module on the way was replaced or taken out."""
@@ -87,17 +87,17 @@ class Holder:
             return found
         if _is_module_type(before) or (_is_module_type(at) and (before is None or owner is None)):
             return REPLACED
-        return step(owner, *self.steps[-1])  # reached in another way, if it is alive
+        return read_step(owner, *self.steps[-1])  # reached in another way, if it is alive
 
     def _reach(self) -> tuple[object, object, object]:
         """What is there, the object in which the way ends, and the one before."""
         before, at = None, self.root()
         for kind, key in self.steps[:-1]:
-            value = step(at, kind, key)
+            value = read_step(at, kind, key)
             if value is None or value is GONE:
                 return GONE, at, before
             before, at = at, value
-        return (step(at, *self.steps[-1]) if self.steps else at), at, before
+        return (read_step(at, *self.steps[-1]) if self.steps else at), at, before
 
     @property
     def container(self) -> Any:
@@ -110,21 +110,21 @@ class Holder:
         return self.owner() is None if self.owner is not None else self.root() is None
 
     @property
-    def is_let_go(self) -> bool:
+    def is_dropped(self) -> bool:
         """Whether the variable of its container has something else."""
         return self.container is not None and self.variable is not None and self._bound() is not self.container
 
     @property
-    def is_bound_anew(self) -> bool:
+    def is_rebound(self) -> bool:
         """Whether there is something else of the kind that the way led through, which a call would use."""
         _, at, before = self._reach()
-        if at is None or self.is_let_go:
+        if at is None or self.is_dropped:
             return self.variable is not None and type(self._bound()) is self.variable[2]
         return before is not None
 
     def _bound(self) -> Any:
         name, scope, _ = self.variable or ("", None, None)
-        return bound_to(name, scope)
+        return variable_now(name, scope)
 
 
 def locals_of(frame: FrameType) -> Mapping[str, object]:
@@ -142,7 +142,7 @@ def locals_of(frame: FrameType) -> Mapping[str, object]:
     return scope
 
 
-def bound_to(name: str, scope: object) -> object:
+def variable_now(name: str, scope: object) -> object:
     """What a variable has now; None if it is gone.
 
     Args:
@@ -158,7 +158,7 @@ def bound_to(name: str, scope: object) -> object:
     return locals_of(frame).get(name) if scope is not None and frame is not None else None
 
 
-def step(owner: Any, kind: str, key: Any) -> Any:
+def read_step(owner: Any, kind: str, key: Any) -> Any:
     """What ``owner`` holds under a key; none of its own code is run."""
     if kind == "item":
         try:
@@ -185,7 +185,7 @@ def _shared(member: object) -> Any:
     return member if isinstance(member, Tensor) else GONE
 
 
-class Search:
+class HolderSearch:
     """The holders of some storages.
 
     Args:
@@ -204,8 +204,8 @@ class Search:
         self._held: list[tuple[int, _Reached]] = []
         self._shared: dict[type, list[tuple[str, Tensor]]] = {}
 
-    def from_frames(self, frame: FrameType | None) -> Search:
-        """Search from a frame outwards until each storage has a holder."""
+    def from_frames(self, frame: FrameType | None) -> HolderSearch:
+        """HolderSearch from a frame outwards until each storage has a holder."""
         while frame is not None and self._missing and len(self._seen) < MOST_OBJECTS:
             code, variables = frame.f_code, locals_of(frame)
             for name, value in [*variables.items()]:

@@ -49,7 +49,7 @@ def words_at(address: int, n: int) -> list[int]:
     return list((ctypes.c_uint64 * n).from_address(address))
 
 
-def differ(addresses: Iterable[int], name: str, names: dict[str, object]) -> str:
+def text_of_difference(addresses: Iterable[int], name: str, names: dict[str, object]) -> str:
     """An expression that is true if a word has changed since now.
 
     Args:
@@ -195,7 +195,7 @@ def _tensor_places(n_dims: int) -> tuple[list[int], int, int, int] | None:
     return [i * _WORD for i in sorted(changed)], of_storage, meta * _WORD, flag[0] * _WORD
 
 
-def words_of(tensor: Tensor) -> tuple[list[int], list[int], object] | None:
+def words_of_tensor(tensor: Tensor) -> tuple[list[int], list[int], object] | None:
     """What to watch of a tensor: words of the Python object, words reached through pointers, and what to keep alive.
 
     None if it must be compared in Python.
@@ -250,7 +250,7 @@ def _changed(sample: Tensor, other: Tensor) -> set[int]:
     return found
 
 
-def words_to(tensor: Tensor) -> list[int] | None:
+def words_of_address(tensor: Tensor) -> list[int] | None:
     """Words behind the Python object that change with what a graph depends on: the tensor's address and layout.
 
     Its storage must be kept alive, and be what it holds; None if it must be compared in Python.

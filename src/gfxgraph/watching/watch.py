@@ -44,7 +44,7 @@ from torch import Tensor
 
 from gfxgraph import torch_names
 from gfxgraph.core.tape import Place
-from gfxgraph.watching.memory_words import TAG_AT, differ, word_of, words_of, words_of_list
+from gfxgraph.watching.memory_words import TAG_AT, text_of_difference, word_of, words_of_list, words_of_tensor
 
 NOTHING = object()
 _NAMES_OF_READERS = frozenset(("super", "object", "__getattribute__"))
@@ -72,7 +72,7 @@ class Watch:
         self.unwatched = ""
         """The first object for which no watch is known."""
         self._done: set[object] = set()
-        self._told: dict[int, tuple[object, dict[str, Any] | None]] = {}
+        self._dicts_of: dict[int, tuple[object, dict[str, Any] | None]] = {}
         """By identity of an object: the object, and its own dict if that is watched."""
         self.of_kind: Callable[[Any, str], object] = functools.lru_cache(None)(_of_kind)
         """What a class holds under a name; it does not change meanwhile."""
@@ -102,7 +102,7 @@ class Watch:
             first += [id(each) + TAG_AT for each in self.dicts.values()]
             self.held += self.dicts.values()
         for tensor in tensors:
-            found = words_of(tensor)
+            found = words_of_tensor(tensor)
             if found is None:
                 asked.append(tensor)
             else:
@@ -131,13 +131,13 @@ class Watch:
         else:
             self.keys.setdefault(id(each), set()).update(names)
 
-    def told(self, owner: Any) -> dict[str, Any] | None:
+    def watched_dict(self, owner: Any) -> dict[str, Any] | None:
         """An object's own dict if it can be watched; None if stores to its attributes would be missed."""
-        if id(owner) not in self._told:
-            self._told[id(owner)] = owner, self._telling(owner)
-        return self._told[id(owner)][1]
+        if id(owner) not in self._dicts_of:
+            self._dicts_of[id(owner)] = owner, self._watch_dict_of(owner)
+        return self._dicts_of[id(owner)][1]
 
-    def _telling(self, owner: Any) -> dict[str, Any] | None:
+    def _watch_dict_of(self, owner: Any) -> dict[str, Any] | None:
         is_module = isinstance(owner, types.ModuleType)
         if is_users(owner) or isinstance(owner, type | types.FunctionType) or not (is_module or sees_attributes()):
             return None
@@ -169,7 +169,7 @@ class Watch:
             self.watch(dict_of(holder), absent)
         elif isinstance(holder, dict):
             self.watch(holder, absent)
-        elif (own := self.told(holder)) is not None:
+        elif (own := self.watched_dict(holder)) is not None:
             self.watch(own, absent)
         else:
             self.compare(("without", id(holder)), holder, absent, "not {1}.isdisjoint({0}.__dict__)")
@@ -237,7 +237,7 @@ class Watch:
             self.of_class(owner, name)
             return
         is_plain = is_plain or isinstance(owner, types.ModuleType) or self.is_found_plainly(owner, name)
-        own = self.told(owner) if is_plain else None
+        own = self.watched_dict(owner) if is_plain else None
         of_kind = self.of_kind(kind, name)
         if own is not None and not hasattr(type(of_kind), "__set__"):
             if own.get(name, NOTHING) is value:
@@ -290,7 +290,7 @@ def compiled(
         names: what these use; "kept" are `Watchers`.
     """
     before = [f"if kept.has_changed: return {changed}"] if "kept" in names else []
-    words = [differ(phase, f"words{n}", names) for n, phase in enumerate(phases) if phase]
+    words = [text_of_difference(phase, f"words{n}", names) for n, phase in enumerate(phases) if phase]
     before += [f"if {each}: return {changed}" for each in words]
     # Its objects are default arguments, which CPython reads as fast as locals.
     given = ", ".join(f"{name}={name}" for name in names)
@@ -441,7 +441,7 @@ class Watchers:
         """Addresses of the numbers of the dicts' states (3.11)."""
         return [address + TAG_AT for address in self._alive] if HAS_TAGS else []
 
-    def let_go(self, used: set[int]) -> None:
+    def keep_only(self, used: set[int]) -> None:
         """Keep no dict or list alive but these, by identity."""
         for at in self.held.keys() - used:
             self._names.pop(at, None)

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gfxgraph.watching import memory_words  # noqa: E402
-from gfxgraph.watching.memory_words import differ, word_of, words_of  # noqa: E402
+from gfxgraph.watching.memory_words import text_of_difference, word_of, words_of_tensor  # noqa: E402
 from gfxgraph.watching.watch import HAS_TAGS, Watch, sees_attributes  # noqa: E402
 
 
@@ -42,7 +42,7 @@ NO_CHANGES = {
 
 
 def _phases(tensor):
-    found = words_of(tensor)
+    found = words_of_tensor(tensor)
     assert found is not None
     return watched_words(found[0]), watched_words(found[1]), found[2]
 
@@ -50,7 +50,7 @@ def _phases(tensor):
 def watched_words(addresses):
     """A function that is true while the words are as they are now."""
     names: dict[str, object] = {}
-    text = differ(addresses, "w", names)
+    text = text_of_difference(addresses, "w", names)
     return lambda: not eval(text, names)
 
 
@@ -93,7 +93,7 @@ def test_a_tensor_that_is_let_go_of():
 
 def test_what_is_no_plain_tensor_is_asked_itself():
     """More dims than are learnt: no words."""
-    assert words_of(torch.zeros((1,) * 6)) is None
+    assert words_of_tensor(torch.zeros((1,) * 6)) is None
 
 
 def test_functions_cells_and_classes():

@@ -35,7 +35,7 @@ from gfxgraph.callables.trace.dynamo import returned
 from gfxgraph.callables.trace.world import World
 from gfxgraph.callables.worlds import NEEDS_GRADIENTS
 from gfxgraph.capture.replay.rollback import Rollback
-from gfxgraph.capture.replay.validation import is_near
+from gfxgraph.capture.replay.validation import is_close
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import ConfigError, first_line
 from gfxgraph.process import process
@@ -393,7 +393,7 @@ def compare(
         after.save(places)
         # A later write to memory shared with a result would show in it.
         kept = [t.detach().clone() if outside else t.detach() for t in found.outputs]
-        before.put_back()
+        before.restore()
         found.problem = _difference(found, kept, other()) or _effects(after, written)
         if not found.problem and after.has_drawn():
             found.problem = "it draws different random numbers at the bucket's size"
@@ -402,7 +402,7 @@ def compare(
             raise
         found.problem = f"the function fails on it: {type(error).__name__}: {first_line(error)}"
     finally:
-        after.put_back()
+        after.restore()
     return found
 
 
@@ -416,7 +416,7 @@ def _difference(found: Compared, kept: Sequence[Tensor], result: Any) -> str:
             return f"{name} is sparse"
         if mine.dim() != real.dim() or any(a < b for a, b in zip(mine.size(), real.size())):
             return f"{name} is {list(mine.size())} in the bucket and {list(real.size())} without padding"
-        if not is_near(front(mine.detach(), real.size()), real):
+        if not is_close(front(mine.detach(), real.size()), real):
             return f"{name} differs from the function's result without padding"
     if _places(outputs, found.outputs) != _places(found.outputs, found.outputs):
         return "results that share memory with each other are laid out differently in the bucket"
@@ -432,9 +432,9 @@ def _places(tensors: Sequence[Tensor], real: Sequence[Tensor]) -> list[object]:
 
 
 def _effects(after: Rollback, written: Sequence[Written]) -> str:
-    if not all(is_near(t, real) for t, real in zip(after.tensors, after.contents)):
+    if not all(is_close(t, real) for t, real in zip(after.tensors, after.contents)):
         return "what is written to a tensor outside the function differs from what it writes without padding"
     for name, real, mine in written:
-        if not is_near(front(mine.detach(), real.size()), real.detach()):
+        if not is_close(front(mine.detach(), real.size()), real.detach()):
             return f"what is written to {name} differs from what the function writes without padding"
     return ""

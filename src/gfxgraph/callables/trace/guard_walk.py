@@ -213,7 +213,7 @@ class GuardWalk(Watch):
         return self._evaluate(source.removesuffix(".__dict__"))
 
     def _own_dict(self, holder: object, manager: Any) -> None:
-        own = self.told(holder)
+        own = self.watched_dict(holder)
         if own is not None:
             for leaf in manager.get_leaf_guards():
                 self.watch(own, _looked_for(leaf))
@@ -234,7 +234,7 @@ class GuardWalk(Watch):
             if "__builtins__" not in value and value is not vars(builtins):  # Dynamo adds names of its own to globals
                 self.mappings.append(value)
         elif isinstance(value, types.ModuleType):
-            own = self.told(value)  # the program's: name by name
+            own = self.watched_dict(value)  # the program's: name by name
             if own is not None and _leaves(manager, "NO_HASATTR"):
                 self.watch(own, None)
         elif isinstance(value, list):
@@ -271,7 +271,7 @@ class GuardWalk(Watch):
             raise Unwatchable(f"{source}, a {type(value).__qualname__}")
         self.word("type", value, type(value), "type({0}) is not {1}")
         self.kinds.append((value, type(value)))
-        own = self.told(value)
+        own = self.watched_dict(value)
         for leaf in _leaves(manager, "NO_HASATTR"):
             lacking = [found.group(1) for part in leaf.verbose_code_parts() if (found := _LACKS.search(part))]
             if not lacking:

@@ -50,7 +50,7 @@ from gfxgraph.callables.signature import (
 from gfxgraph.callables.training.gradients import warmth
 from gfxgraph.callables.worlds import Worlds
 from gfxgraph.capture.replay.rollback import Rollback
-from gfxgraph.capture.replay.validation import is_near
+from gfxgraph.capture.replay.validation import is_close
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import first_line
 
@@ -250,7 +250,7 @@ class BucketedGradients:
                 raise
             raise PaddingRefusal(f"the function fails on it: {type(error).__name__}: {first_line(error)}") from error
         for one, two in zip(mine, theirs):
-            if (one is None) != (two is None) or (one is not None and two is not None and not is_near(two, one)):
+            if (one is None) != (two is None) or (one is not None and two is not None and not is_close(two, one)):
                 raise PaddingRefusal("a gradient differs from the one without padding")
         return rows
 
@@ -262,7 +262,7 @@ def _drawing_nothing(device: int) -> Iterator[None]:
     try:
         yield
     finally:
-        state.put_back()
+        state.restore()
 
 
 def _seeds(ends: Sequence[Tensor]) -> list[Tensor]:
@@ -293,7 +293,7 @@ def _rows(own: _Run, other: _Run, given: Sequence[Tensor], bucketed: Bucketed) -
         raise PaddingRefusal("a result shares memory with another one or with an argument")
     found: list[_Rows] = []
     for mine, theirs in zip(own.tensors, other.tensors):
-        if not is_near(front(theirs.detach(), mine.size()), mine.detach()):
+        if not is_close(front(theirs.detach(), mine.size()), mine.detach()):
             raise PaddingRefusal("a result differs from the one without padding")
         rows = []
         for dim, (n, larger) in enumerate(zip(mine.size(), theirs.size())):

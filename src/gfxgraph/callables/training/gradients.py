@@ -377,7 +377,7 @@ class _Pair:
                 copy_all(self._carried, carried)
             yield
         finally:
-            now.put_back()
+            now.restore()
 
 
 _Backward = Callable[[list[Tensor], bool], tuple[Any, ...]]

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from gfxgraph import torch_names
 from gfxgraph.callables.buffers import tensors_of
-from gfxgraph.capture.undo import unbroken
+from gfxgraph.capture.undo import restoring_state
 from gfxgraph.process import bridge
 
 
-@unbroken
+@restoring_state
 def make_graphed_callables(
     callables: Any,
     sample_args: Any,

@@ -301,7 +301,7 @@ class _CapturedStep(Captured):
                 instance = super().record_over(inputs)
             self._check(instance)
         except BaseException:
-            before.put_back()
+            before.restore()
             self._states.pool = None  # a failed capture may have left something there
             raise
         self._note_gradients(instance.graph, grads)

@@ -222,7 +222,7 @@ def capturing(holder: object) -> Iterator[None]:
         begin_capture(holder)
         yield
     finally:
-        undo.take_back()
+        undo.undo_all()
 
 
 def end_capture(holder: object) -> None:
@@ -252,7 +252,7 @@ def _end_captures(gone: Iterable[int]) -> None:
                 captures.pop(holder, None)
         if captures or not INSTALLED:
             return
-        INSTALLED.take_back()
+        INSTALLED.undo_all()
         dead = capture_lock.take_deferred_frees()
     if dead:
         _free(dead)

@@ -36,7 +36,7 @@ from gfxgraph.capture.record.user_lines import place
 from gfxgraph.capture.replay.graph_tensors import flat, has_layout, memory_of, storage_address
 from gfxgraph.capture.replay.program import HostStep, ReadStep, SegmentStep, Step, share_memory
 from gfxgraph.capture.state import StepSession
-from gfxgraph.capture.undo import is_entered, put_below, take_off
+from gfxgraph.capture.undo import is_reached, push_below, remove_mode
 from gfxgraph.core.expressions import Ref
 from gfxgraph.core.tape import Args, Kwargs, TapeValue, leaves
 from gfxgraph.core.unsafe import Kind, UnsafeOp, When
@@ -92,12 +92,12 @@ class MovingTensors:
     @property
     def sees_calls(self) -> bool:
         """Whether torch's calls in this thread come here."""
-        return self._mode is not None and not self.is_idle and is_entered(self._mode)
+        return self._mode is not None and not self.is_idle and is_reached(self._mode)
 
     def stop(self) -> None:
         """End tracking: the capture is over."""
         if self._mode is not None:
-            take_off(self._mode)
+            remove_mode(self._mode)
         self._mode = None
         self._steps = {}
 
@@ -134,7 +134,7 @@ class MovingTensors:
         """Start seeing calls; False if Dynamo would recompile under a mode of ours."""
         if self._mode is None and has_compiled_nothing():
             self._mode = MovingCalls(self)  # stored before it is entered, so that it is removed whatever happens
-            put_below(self._mode)
+            push_below(self._mode)
             self._capturing().recorder.is_wary = True
         return self._mode is not None
 

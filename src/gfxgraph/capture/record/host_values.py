@@ -184,7 +184,7 @@ class HostValues:
             self.read_contents(tensor, "memory that another thread may read", place())
         self._shared = [(tensor, _content(session, tensor)) for tensor in tensors.values()]
 
-    def take_back(self) -> None:
+    def record_shared_writes(self) -> None:
         """Another thread may have written to the tensors that were pinned for it: replays repeat what it wrote."""
         session = self._capturing()
         for at, (tensor, content) in enumerate(self._shared):
@@ -349,7 +349,7 @@ class HostValues:
                 wanted += leaves((step.args, step.kwargs), REFS)
         return self.numbers.reads_of(wanted)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """The capture is over. Autograd's nodes may hold numbers, and what a read holds may need those nodes."""
         self._reads.clear()
         for given in self._given:

@@ -103,7 +103,7 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
         self.reader_stream = -1
         self.frontiers: set[int | tuple[int, ...]] = {0}
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release everything that would keep the finished session's graphs and tensors alive."""
         self.session = None  # type: ignore[assignment]  # it is asked nothing any more
         self.readers.clear()

@@ -152,7 +152,7 @@ def split(session: Session, row: UnsafeOp, name: str, make: HostPart, where: Pla
     shown = where_of(*where)
     if session.policy is OnUnsafe.RAISE:
         return _torchs_own(session, row, name, make, shown)
-    session.values.take_back()
+    session.values.record_shared_writes()
     session.state.report("split", row.kind.value, cause_of(name), shown, logging.INFO)
     try:
         session.recorder.paused = True

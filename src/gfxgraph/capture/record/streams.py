@@ -144,7 +144,7 @@ class Streams:
         """The runtime's capture status of a stream, by default the capture's own."""
         return process.require().driver.capture_info((stream or self.own).cuda_stream).status
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._events.clear()
         self._works.clear()
         self._unjoined.clear()

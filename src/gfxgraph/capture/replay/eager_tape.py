@@ -43,12 +43,12 @@ def other_states() -> Iterator[Callable[[Any, Any], None]]:
     """
     own: dict[int, tuple[Any, Any]] = {}
 
-    def take(generator: Any, state: Any) -> None:
+    def set_state(generator: Any, state: Any) -> None:
         own.setdefault(id(generator), (generator, generator.graphsafe_get_state()))
         generator.graphsafe_set_state(state)
 
     try:
-        yield take
+        yield set_state
     finally:
         for generator, state in own.values():
             generator.graphsafe_set_state(state)

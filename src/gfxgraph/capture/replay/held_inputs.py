@@ -46,8 +46,8 @@ from gfxgraph.capture.replay.graph_tensors import Layout, flat, has_layout, memo
 from gfxgraph.capture.replay.program import HostStep, Program, point
 from gfxgraph.core.tape import Entry, TapeValue, leaves
 from gfxgraph.process import process
-from gfxgraph.watching.holders import GONE, REPLACED, SLOTS, Holder, Search, bound_to, step
-from gfxgraph.watching.memory_words import word_of, words_of_list, words_to
+from gfxgraph.watching.holders import GONE, REPLACED, SLOTS, Holder, HolderSearch, read_step, variable_now
+from gfxgraph.watching.memory_words import word_of, words_of_address, words_of_list
 from gfxgraph.watching.watch import HAS_TAGS, Watchers, compiled, sees_attributes
 
 MOST_ASKED = 4
@@ -56,7 +56,7 @@ _every: weakref.WeakSet[HeldInputs] = weakref.WeakSet()
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class Kept:
+class OwnInput:
     """An input that no place holds: the program's own tensor, one object for all graphs."""
 
     tensor: Tensor
@@ -65,7 +65,7 @@ class Kept:
         return self.tensor
 
 
-_kept: weakref.WeakValueDictionary[int, Kept] = weakref.WeakValueDictionary()
+_kept: weakref.WeakValueDictionary[int, OwnInput] = weakref.WeakValueDictionary()
 
 
 @dataclass(slots=True, eq=False)
@@ -77,12 +77,12 @@ class Slot:
     """The captured memory, as the place's tensor had it."""
     address: int
     storage: int
-    seen: Tensor | Kept
+    seen: Tensor | OwnInput
     """What was there at the last look."""
 
     @property
     def was(self) -> Tensor:
-        return self.seen.tensor if type(self.seen) is Kept else self.seen  # type: ignore[return-value]
+        return self.seen.tensor if type(self.seen) is OwnInput else self.seen  # type: ignore[return-value]
 
     def is_met_by(self, now: Tensor) -> bool:
         """Whether it lies in the captured memory, as the captured one did."""
@@ -121,7 +121,7 @@ class HeldInputs:
         self.lent: list[tuple[Slot, Tensor, bool]] = []
         """Inputs that are copied for each replay: the place's tensor, and whether the old content is restored."""
         self.lent_before: list[tuple[Slot, Tensor, bool]] = []
-        self.alone: list[tuple[str, Any, Kept]] = []
+        self.alone: list[tuple[str, Any, OwnInput]] = []
         """Inputs that variables alone hold, with their names and scopes."""
         self.numbers: list[tuple[weakref.ref[Any], str, float, str, Entry]] = []
         """Attributes of what holds the inputs: object, attribute, value, name, and the operation that took it."""
@@ -151,7 +151,7 @@ class HeldInputs:
         frame = sys._getframe(1)
         while frame.f_back is not None and is_library_code(frame.f_code):
             frame = frame.f_back
-        search = Search(storages).from_frames(frame)
+        search = HolderSearch(storages).from_frames(frame)
         for storage, places in search.found.items():
             for holder, tensor in places:
                 self._add(holder, tensor, storage, tensor)
@@ -159,11 +159,11 @@ class HeldInputs:
                 tensor, (name, scope) = storages[storage], search.names[storage]
                 kept = _kept.get(id(tensor))
                 if kept is None:
-                    kept = _kept[id(tensor)] = Kept(tensor)
+                    kept = _kept[id(tensor)] = OwnInput(tensor)
                 self.alone.append((name, scope, kept))
                 self._add(Holder(kept.get, (), name, False, None), tensor, storage, kept)
 
-    def _add(self, holder: Holder, tensor: Tensor, storage: int, seen: Tensor | Kept) -> None:
+    def _add(self, holder: Holder, tensor: Tensor, storage: int, seen: Tensor | OwnInput) -> None:
         memory = tensor.data
         self.slots.append(Slot(holder, memory, memory.data_ptr(), storage, seen))
         self.counts[storage] += 1
@@ -197,14 +197,14 @@ class HeldInputs:
             if not self._watch_way(slot.holder, asked, first, behind):
                 names |= {(name := f"slot{len(names)}"): slot}
                 lines.append(f"if {name}.holder.now() is not {name}.was: return True")
-            found = words_to(slot.was)
+            found = words_of_address(slot.was)
             if found is None:
                 names |= {(name := f"slot{len(names)}"): slot}
                 lines.append(f"if {name}.was.data_ptr() != {slot.address}: return True")
             else:
                 behind += found
         self._watch_variables(names, lines, first)
-        self.watched.let_go({owner for owner, _ in asked} | self._watch_settings(names, lines))
+        self.watched.keep_only({owner for owner, _ in asked} | self._watch_settings(names, lines))
         phases = (first, [*behind, *self.watched.tags])  # a list's items lie behind what the list points to
         self.has_changed = compiled(phases, lines, names, changed=True)
 
@@ -243,7 +243,7 @@ class HeldInputs:
         for kind, key in holder.steps:
             if (at := (id(value), key)) not in asked:
                 is_watched &= self._watch_step(value, kind, key, first, behind)
-                asked[at] = step(value, kind, key)
+                asked[at] = read_step(value, kind, key)
             value = asked[at]
         return is_watched
 
@@ -273,11 +273,11 @@ class HeldInputs:
 
     def before_replay(self) -> None:
         if self.lent or self.has_changed():
-            self._settle()
+            self._follow_changes()
         else:
-            self.ask_for_those_alone()
+            self.report_inputs_alone()
 
-    def _settle(self) -> None:
+    def _follow_changes(self) -> None:
         """Follow what has changed since the last look.
 
         Raises:
@@ -290,10 +290,10 @@ class HeldInputs:
             changed: list[tuple[Slot, object]] = []
             self.lent = []
             for slot in self.slots:
-                now, row = GONE if slot.holder.is_let_go else slot.holder.now(), lent.get(id(slot))
+                now, row = GONE if slot.holder.is_dropped else slot.holder.now(), lent.get(id(slot))
                 if isinstance(now, Tensor) and now.is_cuda and slot.is_met_by(now):
                     is_other = is_other or now is not slot.was
-                    self._see(slot, now)
+                    self._note_change(slot, now)
                 elif row is not None and now is row[1] and (row[2] or not _is_unshared(now)):
                     self.lent.append(row)
                 else:
@@ -303,7 +303,7 @@ class HeldInputs:
             if changed:
                 _Change(self, changed).follow()
             now = row = None  # which would be references
-            self.ask_for_those_alone()
+            self.report_inputs_alone()
         except BaseException:
             self.watched.has_changed, self.lent = True, self.lent_before
             raise
@@ -315,16 +315,16 @@ class HeldInputs:
         if changed or is_other or self.has_changed():  # or an input has been let go
             self._watch()
 
-    def _see(self, slot: Slot, now: Tensor) -> None:
-        if type(slot.seen) is not Kept:
+    def _note_change(self, slot: Slot, now: Tensor) -> None:
+        if type(slot.seen) is not OwnInput:
             slot.seen = now
 
-    def ask_for_those_alone(self) -> None:
+    def report_inputs_alone(self) -> None:
         """Tell of inputs that the program has let go."""
         for row in [*self.alone]:
             name, scope, kept = row
             if sys.getrefcount(kept.tensor) <= _ALONE and n_of_program(kept.tensor, memory_of(kept.tensor)) <= 1:
-                self.let_go(name, kept.tensor, _is_bound_anew(scope, name, kept.tensor))
+                self.report_dropped(name, kept.tensor, _is_rebound(scope, name, kept.tensor))
                 self.alone.remove(row)
         for number in [*self.numbers]:
             of, key, value, name, entry = number
@@ -334,16 +334,16 @@ class HeldInputs:
                 reason = f"{name} was {value} at the capture and is {now} now: replays go on with {value}"
                 process.require().report("number_kept", reason, where=entry.where)
 
-    def let_go(self, name: str, tensor: Tensor, is_bound_anew: bool = False) -> None:
+    def report_dropped(self, name: str, tensor: Tensor, is_rebound: bool = False) -> None:
         """An input that only the graph holds any more.
 
         Args:
-            is_bound_anew: the variable has another tensor of its kind, so that the graph reads an old one.
+            is_rebound: the variable has another tensor of its kind, so that the graph reads an old one.
         """
         reason = "is held by the graph alone: replays read what it held last; copy into it what is new"
-        self.tell_stale("input_let_go", name, tensor, reason, is_stale=is_bound_anew)
+        self.report_stale("input_let_go", name, tensor, reason, is_stale=is_rebound)
 
-    def tell_stale(self, code: str, name: str, tensor: Tensor, reason: str, *, is_stale: bool = True) -> None:
+    def report_stale(self, code: str, name: str, tensor: Tensor, reason: str, *, is_stale: bool = True) -> None:
         """Tell of an input that may be stale; where that is not allowed, refuse.
 
         Raises:
@@ -389,7 +389,7 @@ class HeldInputs:
         ) or bool(program is not None and any(step.tape.opaque for step in program.segments))
 
     @contextmanager
-    def lending(self) -> Iterator[None]:
+    def with_copies(self) -> Iterator[None]:
         """Copy for one replay what could not be given the captured memory, which may be another one's new memory."""
         captured = {memory_of(slot.memory) for slot, _, _ in self.lent}
         with torch_names._InferenceMode(True):
@@ -413,7 +413,7 @@ class _Change:
         self.held = held
         self.changed = changed
         slots = [slot for each in [*_every] for slot in each.slots]
-        self.n_was = Counter(id(slot.seen) for slot in slots if type(slot.seen) is not Kept)
+        self.n_was = Counter(id(slot.seen) for slot in slots if type(slot.seen) is not OwnInput)
         self.n_was.update(id(kept.tensor) for kept in [*_kept.values()])
         lent = {id(row): row for each in [*_every] for row in [*each.lent, *each.lent_before]}
         self.n_was.update(id(row[1]) for row in lent.values())
@@ -461,7 +461,7 @@ class _Change:
             torch.cuda.synchronize()  # replays on other streams may still read what is about to be written
         with torch_names._disable_current_modes():
             for slot, now in due:
-                self._take(slot, now)
+                self._copy_in(slot, now)
         counters = process.require().counters
         counters.add("reload_followed")
         counters.add("reload_tensors", self.n_followed)
@@ -476,15 +476,15 @@ class _Change:
             if slot.memory.data_ptr() != slot.address:
                 self._refuse(slot, f"{kind_of(now)}, in other memory")
             is_item = slot.holder.steps[-1:] and slot.holder.steps[-1][0] == "item"
-            if slot.holder.is_let_go and (others or self._is_used(slot)):
+            if slot.holder.is_dropped and (others or self._is_used(slot)):
                 slot.holder.variable = None  # one name for many things in turn
             elif now is GONE and (slot.holder.is_dead or (is_item and not others and not self._is_used(slot))):
                 self._drop(slot)
                 if not any(each.overlaps(slot) for each in self.held.slots if each.storage == storage):
-                    self.held.let_go(slot.holder.name, slot.memory, slot.holder.is_bound_anew)
+                    self.held.report_dropped(slot.holder.name, slot.memory, slot.holder.is_rebound)
             elif now is not slot.was and not slot.holder.is_slot and (others or self._is_used(slot)):
                 why = "was replaced, but is used elsewhere: replays read the captured one"
-                self.held.tell_stale("input_kept", slot.holder.name, slot.memory, why)
+                self.held.report_stale("input_kept", slot.holder.name, slot.memory, why)
                 self._drop(slot)
             elif not (isinstance(now, Tensor) and now.is_cuda and slot.is_like(now)):
                 self._refuse(slot, kind_of(now))
@@ -521,11 +521,11 @@ class _Change:
         self.held.slots.remove(slot)
         self.held.counts[slot.storage] -= 1
 
-    def _take(self, slot: Slot, now: Tensor) -> None:
+    def _copy_in(self, slot: Slot, now: Tensor) -> None:
         """Bring the new content to the graph."""
         self.n_followed += 1
         if slot.is_met_by(now):  # it is another place's, too
-            self.held._see(slot, now)
+            self.held._note_change(slot, now)
             return
         if slot.storage not in self._free:
             self._free[slot.storage] = self._make_free(slot)
@@ -538,7 +538,7 @@ class _Change:
             overwrite(slot.memory, now)
             used_on(now, torch.cuda.current_stream())
             point(now, slot.memory)
-        self.held._see(slot, now)
+        self.held._note_change(slot, now)
 
     def _make_free(self, slot: Slot) -> bool:
         """Whether nothing of the program's needs the old content, once what one tensor alone needs is moved away."""
@@ -618,9 +618,9 @@ def _is_unshared(tensor: Tensor) -> bool:
     return use_count(tensor) == 1
 
 
-def _is_bound_anew(scope: object, name: str, tensor: Tensor) -> bool:
+def _is_rebound(scope: object, name: str, tensor: Tensor) -> bool:
     """Whether a variable has another tensor of the same kind."""
-    found = bound_to(name, scope)
+    found = variable_now(name, scope)
     return isinstance(found, Tensor) and kind_of(found) == kind_of(tensor)
 
 
@@ -640,7 +640,7 @@ def held_inputs(program: Program, is_strict: bool, settings: list[Settings]) -> 
 
 def _references() -> tuple[int, int, int]:
     """``sys.getrefcount`` of an attribute, a variable, and one with a view's base, to which nothing else refers."""
-    kept = Kept(torch.empty(0, device="cpu"))
+    kept = OwnInput(torch.empty(0, device="cpu"))
     of_attribute = sys.getrefcount(kept.tensor)
     variable = kept.tensor
     of_variable = sys.getrefcount(variable) - 1

@@ -97,7 +97,7 @@ def walk(
             if after is not None and after(position, node):
                 break
     finally:
-        undo.take_back()
+        undo.undo_all()
 
 
 def working_nodes(kinds: dict[int, NodeKind]) -> list[int]:

@@ -514,7 +514,7 @@ class Program:
         except RuntimeError as second:
             if before is not None:
                 with suppress(RuntimeError):  # the device may be gone; the first error is the one to report
-                    before.put_back()
+                    before.restore()
             note_fallback("graph launch failed, and there is no fallback left", "graph launch", segment.where, error)
             raise no_fallback("graph launch, tape", segment.where, error) from second
         note_fallback("graph launch failed; ran the tape", "graph launch", segment.where, error)
@@ -531,7 +531,7 @@ class Program:
             before = Rollback(segment.mutated, self.generators)
             segment.compute(self)
             segment.rng_increments = [g.get_offset() - then for g, then in zip(self.generators, now)]
-            before.put_back()
+            before.restore()
         for generator, offset, increment in zip(self.generators, now, segment.rng_increments):
             if increment and offset >= increment:
                 generator.set_offset(offset - increment)

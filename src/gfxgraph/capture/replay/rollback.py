@@ -59,9 +59,9 @@ class Rollback:
         """Save random states, given as generators or as handles on states."""
         self._states += [(generator, state_of(generator)) for generator in generators]
 
-    def save_other(self, put_back: Callable[[], None]) -> None:
-        """Register ``put_back`` to be called on restore; it must tolerate being called again."""
-        self._others.append(put_back)
+    def save_other(self, restore: Callable[[], None]) -> None:
+        """Register ``restore`` to be called on restore; it must tolerate being called again."""
+        self._others.append(restore)
 
     def rename_states(self, new: dict[int, torch.Generator]) -> None:
         """Assign the saved states to other handles.
@@ -75,7 +75,7 @@ class Rollback:
         """Whether a generator's state differs from the saved one."""
         return not all(torch.equal(state_of(generator), state) for generator, state in self._states)
 
-    def put_back(self, stream: torch.cuda.Stream | None = None) -> None:
+    def restore(self, stream: torch.cuda.Stream | None = None) -> None:
         """Restore everything; may be called again after more work.
 
         Args:
@@ -101,8 +101,8 @@ class Rollback:
                 put_state(generator, state)
         if stream is not None:
             _wait(stream, ())
-        for put_back in self._others:
-            put_back()
+        for restore in self._others:
+            restore()
         if failed is not None:
             raise failed
 

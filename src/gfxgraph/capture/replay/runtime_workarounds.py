@@ -45,7 +45,7 @@ def before_replay() -> None:
         done.wait()
 
 
-def keeps(graph: object) -> bool:
+def keep_until_exit(graph: object) -> bool:
     """``keep_graphs``: hold a graph that is being dropped until the process ends; True if it is held."""
     if process.current() is None or not process.require().decisions.keep_graphs:
         return False
@@ -125,13 +125,13 @@ def n_workspaces_held(stream: object = None) -> int:
 def keep_workspaces(undo: list[Callable[[], None]] | None = None) -> None:
     """Hook torch's function that frees workspaces; ``undo`` gets the call that restores it."""
     if undo is not None:
-        undo.append(let_workspaces_go)
+        undo.append(release_workspaces)
     clear = torch_names._cuda_clearCublasWorkspaces
     if clear is not None and not hasattr(clear, "__wrapped__"):
         setattr(*torch_names.place("_cuda_clearCublasWorkspaces"), functools.wraps(clear)(lambda: _clear(clear)))
 
 
-def let_workspaces_go() -> None:
+def release_workspaces() -> None:
     """Restore torch's function. Held memory stays until its graphs are gone, or the simulated device is."""
     state = process.current()
     if state is not None and state.platform == "simulator":
@@ -154,7 +154,7 @@ def _clear(clear: Callable[[], Any]) -> None:
     clear()
     for block in before - _blocks(by_stream):
         captures = by_stream[block.stream]
-        held = _take_again(block, captures[0].stream)
+        held = _reallocate(block, captures[0].stream)
         for capture in captures:
             capture.held.extend(held)
         if not held:
@@ -181,7 +181,7 @@ def _blocks(streams: Container[int]) -> set[_Allocated]:
     return found
 
 
-def _take_again(block: _Allocated, stream: object) -> list[Tensor]:
+def _reallocate(block: _Allocated, stream: object) -> list[Tensor]:
     """Allocate until we own a block's memory again; empty if we cannot get it."""
     taken: list[Tensor] = []  # keeps failed tries allocated, so that each try gets other memory
     held: list[Tensor] = []

@@ -84,13 +84,13 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
         eager = Rollback(step.mutated, program.generators)
     except (RuntimeError, TypeError) as error:
         if before is not None:
-            before.put_back()
+            before.restore()
         if is_interrupt(error):
             raise
         _skipped(step, error)
         step.run(program)
         return None
-    before.put_back()
+    before.restore()
     if not step.launch(program):
         program.n_by_tape += len(step.tape.entries)
         return None  # a fallback ran, and was reported
@@ -106,7 +106,7 @@ def _segment(program: Program, step: SegmentStep) -> bool | None:
         for value, place in step.live:
             if value in reference:
                 overwrite(tensor_of(place), reference[value])
-    eager.put_back()
+    eager.restore()
     state.counters.add("validation_failed")
     mismatch = ValidationMismatch("validation_mismatch", n_nodes=step.n_nodes, **culprit)
     process.log.error("%s", str(mismatch))
@@ -147,7 +147,7 @@ def _compared(program: Program, step: SegmentStep, reference: Env, eager: Rollba
                 pairs = _defined(program, step, [value for value, _ in live], before, pairs)
                 differing = _differing(addresses, pairs, exact)
             finally:
-                replayed.put_back()
+                replayed.restore()
     return differing
 
 
@@ -171,7 +171,7 @@ def _defined(
                     made = env[value]
                     made.fill_(float("nan") if filling and made.is_floating_point() else filling)
 
-        before.put_back()
+        before.restore()
         env = run_tape(step.tape, program.lookup, set(live), after=fill)
         after = Rollback(step.mutated, ())
         runs.append([env[value] for value in live] + after.contents)
@@ -213,7 +213,7 @@ def _first_wrong(step: SegmentStep, differing: Differing) -> dict[str, Any]:
 
 # Relative to the largest magnitude: a few hundred units in the last place, as for sums of a thousand terms in
 # another order.
-RELATIVE = {
+RELATIVE_TOLERANCE = {
     torch.float64: 1e-10,
     torch.float32: 2e-4,
     torch.float16: 1e-2,
@@ -258,7 +258,7 @@ def compare(one: Tensor, other: Tensor, exact: bool, *, by_row: bool = False) ->
             same = same | (one.isnan() & other.isnan())
         if bool(same.all()):
             return Difference(0.0, 0.0)
-        if one.dtype not in RELATIVE:
+        if one.dtype not in RELATIVE_TOLERANCE:
             return Difference(1.0, 0.0)
         a, b = one.double(), other.double()
         gap = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)
@@ -270,16 +270,16 @@ def compare(one: Tensor, other: Tensor, exact: bool, *, by_row: bool = False) ->
             scale = scale * _ROW_FLOOR
             if b.dim():
                 scale = torch.maximum(magnitude.amax(-1, keepdim=True), scale)
-        allowed = (RELATIVE[one.dtype] * scale.clamp(min=torch.finfo(one.dtype).tiny * 16)).expand_as(gap)
+        allowed = (RELATIVE_TOLERANCE[one.dtype] * scale.clamp(min=torch.finfo(one.dtype).tiny * 16)).expand_as(gap)
         worst = int((gap - allowed).argmax())
         return Difference(float(gap.flatten()[worst]), float(allowed.flatten()[worst]))
 
 
-def is_near(one: Tensor, other: Tensor) -> bool:
+def is_close(one: Tensor, other: Tensor) -> bool:
     """True if two tensors have the same dtype and size and agree by row, as far as autocast lets them."""
     if one.dtype != other.dtype or one.size() != other.size():
         return False
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else one.dtype
     found = compare(one, other, exact=False, by_row=True)
-    more = RELATIVE.get(dtype, 0.0) / RELATIVE.get(one.dtype, 1.0)
+    more = RELATIVE_TOLERANCE.get(dtype, 0.0) / RELATIVE_TOLERANCE.get(one.dtype, 1.0)
     return found.is_match or found.largest <= found.allowed * more

@@ -89,6 +89,6 @@ def test_dynamo_and_torchscript_are_told_of_a_replacement_once(monkeypatch) -> N
     for _ in range(2):
         patch_table._install_one(Owner, "one", lasting)
         patch_table._install_one(Owner, "sigmoid", for_sigmoid)
-        patch_table.INSTALLED.take_back()
+        patch_table.INSTALLED.undo_all()
     assert told == [lasting, for_sigmoid]
     assert torch.jit._builtins._find_builtin(for_sigmoid) == "aten::sigmoid"

@@ -27,7 +27,7 @@ def test_tensors_and_draws_are_put_back() -> None:
         x += 1
         torch.rand(3)
         assert before.has_drawn()
-        before.put_back()
+        before.restore()
         assert x.tolist() == [0, 1, 2, 3] and not before.has_drawn()
 
 
@@ -41,7 +41,7 @@ def test_what_was_saved_first_is_put_back() -> None:
     before.save([x, x[1:3]])
     assert before and len(before.tensors) == 2
     x.fill_(2)
-    before.put_back()
+    before.restore()
     assert x.tolist() == [0, 0, 0, 0]
 
 
@@ -50,7 +50,7 @@ def test_the_same_place_as_another_type_is_another_place() -> None:
     x = torch.zeros(4)
     before = Rollback([x.view(torch.uint8)[:4], x])
     x.fill_(3)
-    before.put_back()
+    before.restore()
     assert x.tolist() == [0, 0, 0, 0] and not isinstance(before.tensors[0], Layout)
 
 
@@ -62,7 +62,7 @@ def test_one_that_cannot_be_put_back_keeps_no_other_from_it() -> None:
     good.fill_(1)
     shrunk.resize_(3)
     with pytest.raises(RuntimeError):
-        before.put_back()
+        before.restore()
     assert good.tolist() == [0, 0] and called == [1]
 
 
@@ -92,5 +92,5 @@ def test_tensors_without_a_layout_are_restored(make):
     for _ in range(2):
         overwrite(held, make(after))
         assert contents(held) == contents(make(after))
-        saved.put_back()
+        saved.restore()
         assert contents(held) == want

@@ -339,6 +339,35 @@ def test_backwards_of_all_sizes_and_modules_share_their_memory(platform):
         torch.testing.assert_close([p.grad for p in mine.parameters()], [p.grad for p in theirs.parameters()])
 
 
+def test_forwards_of_all_sizes_share_their_memory_until_two_run_at_once(platform):
+    """Sizes that follow one another take the largest one's memory; a step with two of them is eager's all the same."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 4096), nn.GELU(), nn.Dropout(0.5), nn.Linear(4096, 64)).cuda()
+    graphed, eager = gfxgraph.graphed(net), copy.deepcopy(net)
+
+    def step(call, owner, *sizes):
+        owner.zero_grad()
+        torch.manual_seed(sum(sizes))
+        results = [call(torch.randn(n, 64, device="cuda")) for n in sizes]
+        sum(each.square().mean() for each in results).backward()
+        return [each.grad for each in owner.parameters()]
+
+    for n in (1000, 1024, 512, 600, 700, 800, 900):  # results of GELU and dropout: 16 MiB each
+        for _ in range(3):
+            step(graphed, net, n)
+        if n == 1024:  # the second size is traced again, for all that follow
+            before = torch.cuda.memory_stats()["reserved_bytes.all.current"]
+    assert torch.cuda.memory_stats()["reserved_bytes.all.current"] - before < 16 << 20
+    for n in (512, 900):
+        assert_same(step(graphed, net, n), step(eager, eager, n))
+    for sizes in ((512, 600), (600, 512), (512, 900)) * 2:
+        assert_same(step(graphed, net, *sizes), step(eager, eager, *sizes))
+    number = (pairs := [each._pair for each in Graphed.of(graphed)._worlds.with_gradients])[0]._home.number
+    assert len({id(each._home) for each in pairs}) > 1
+    step(graphed, net, 600, 512)
+    assert pairs[0]._home.number <= number + 1, "a forward ran twice"
+
+
 @torch.library.custom_op("gfxgraph_tests::undrawn", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
 def doubled(x: torch.Tensor) -> torch.Tensor:
     """May draw, by its tag, and never does: as attention without dropout."""

@@ -18,8 +18,10 @@ captures again, with a backward for that set too.
 
 Every tensor that the function reads is one of its arguments, parameters included: Dynamo provides it that way. So
 the whole is one step of autograd, each argument's gradient leaves it once, and hooks, accumulation and
-a parameter passed twice are handled by autograd itself. The forward of each kind of call has a
-pool of its own.
+a parameter passed twice are handled by autograd itself.
+
+The forwards of one function at its sizes share a pool: the last forward to run there is the one whose backward can
+run. Sizes that a program runs at once, queries and documents before one backward, get memory of their own.
 
 A known call does not go through Dynamo's code: a generated function checks what that would check, and applies the
 step (`Gradients.make_fast`). Source: decision 0303.
@@ -30,6 +32,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +44,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.arena import Arena, arena_of, capture_graph, carries, replay, writes_of, written_inputs
+from gfxgraph.callables.arena import Arena, Order, arena_of, capture_graph, carries, replay, writes_of, written_inputs
 from gfxgraph.callables.buffers import Buffers, StaticInput, builder, copy_all, is_dense
 from gfxgraph.callables.captured import CapturedCallable, label_of
 from gfxgraph.callables.fast_path import GuardWriter
@@ -91,12 +94,19 @@ class Gradients(CapturedCallable):
         inputs: tensors on the device, and constants, small host tensors among them.
         in_place: positions of tensors that stay in place; the others are copied in.
         names: what the program calls its inputs; "" for what is computed.
+        forwards: the memory of the function's forwards, by arena.
     """
 
     def __init__(
-        self, fn: Callable[..., Any], inputs: Sequence[Any], in_place: frozenset[int], names: Sequence[str]
+        self,
+        fn: Callable[..., Any],
+        inputs: Sequence[Any],
+        in_place: frozenset[int],
+        names: Sequence[str],
+        forwards: Forwards,
     ) -> None:
         super().__init__("graphed")
+        self.forwards = forwards
         self.fn, self.names, self.in_place = fn, names, in_place
         self.at = [i for i, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_cuda]
         at = set(self.at)
@@ -194,6 +204,7 @@ class Gradients(CapturedCallable):
         except (RuntimeError, NotATree) as error:
             if is_interrupt(error):
                 raise
+            self.forwards.pop(arena, None)  # a failed capture may have left something there
             raise RunEagerly(self.fall_back("forward and backward could not be captured", error)) from error
         self.nbytes = max(0, arena.reserved() - before)
         arena.entries.add(self)
@@ -201,6 +212,21 @@ class Gradients(CapturedCallable):
         if arena.graph_nbytes() > arena.cap() and not arena.make_room(0, keep=self):
             raise RunEagerly(self.fall_back(_OVER_CAP))
         return pair
+
+
+class _Home(Order):
+    """The memory of forwards: what the last one that ran there has saved is in it."""
+
+    number = 0
+
+    def begin(self, pair: _Pair) -> int:
+        """Count a forward of the pair."""
+        self.last = weakref.ref(pair)
+        self.number += 1
+        return self.number
+
+
+Forwards = dict[Arena, _Home]
 
 
 class _Pair:
@@ -220,12 +246,16 @@ class _Pair:
         self._spans = [each.span for each in moving]
         self._targets = [each.tensor.detach() if each.span is None else each.span for each in moving]
         self._memory = memory = arena.backwards
-        self._number, self.is_outdated, self.lock = 0, False, memory.lock
+        self.is_outdated, self.lock = False, memory.lock
+        home = _Home(arena.state, arena.device_index, arena.stream)
+        self._home = owner.forwards.setdefault(arena, home)
+        self._home.begin(self)  # a capture that is split runs its parts
         copy_all(self._targets, self._moved(given))
         # Each a new leaf: if it were a view, as eager's argument may be, gradients would bypass it.
         inputs = self._with(self.statics)
         with torch.enable_grad():
-            self._forward, result = capture_graph(arena, lambda: owner.fn(*inputs))
+            self._forward_pool = self._home.pool
+            self._forward, result = capture_graph(arena, lambda: owner.fn(*inputs), self._forward_pool)
         self.build = builder(result)
         written = written_inputs(self._forward, list(self.statics))
         for k in set(self.copied).intersection(written):
@@ -300,15 +330,14 @@ class _Pair:
         states = [each.get_state() for each in self._generators] if self._run.draws is not False else []
         carried = [t.clone() for t in self._carried]
         results = self._run.replay(self._moved(given))
-        self._number += 1
-        return (self._number, states, carried), results
+        return (self._home.begin(self), states, carried), results
 
     def run_backward(self, before: _Before, saved: Sequence[Tensor], grads: Sequence[Any]) -> tuple[Any, ...]:
         """Replay the backward of a forward; return gradients owned by the caller, for each input."""
         came = list(compress(grads, self.needs))
         are_alike = self._are_like_arriving(*came)
         try:
-            if are_alike and before[0] == self._number:
+            if are_alike and before[0] == self._home.number:
                 return self._whole(came, True)
             if (found := self._replayed(before, saved, came, are_alike)) is not None:
                 return found
@@ -329,11 +358,14 @@ class _Pair:
             if len(self.owner.arrivals) + 1 < MAX_BACKWARDS and arrivals not in self.owner.arrivals:
                 self.owner.arrivals.append(arrivals)  # the next forward captures one for it
         else:
-            if before[0] != self._number:  # restore what the forward saved for these inputs
+            if before[0] != self._home.number:  # restore what the forward saved for these inputs
+                if self._home.last() not in (self, None) and self.owner._pair is self:
+                    self.owner.forwards = {}  # its next capture has memory that no other size uses
+                    self.owner.drop()
                 with self._as_then(before):
                     copy_all(self._targets, self._moved(self._given(saved)))
                     replay(self._forward)
-                self._number += 1
+                self._home.begin(self)
             return self.backwards[arrivals]([grad for grad in came if grad is not None], are_alike)
         return None
 

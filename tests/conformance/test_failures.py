@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import gfxgraph
-from gfxgraph.callables.arena import SharedPool, arena_of, capture_graph
+from gfxgraph.callables.arena import arena_of
+from gfxgraph.capture.function_capture import SharedPool
 from gfxgraph.capture.patches import deferred_calls
 from gfxgraph.process import process
 from gfxgraph_simulator import Faults
@@ -252,7 +253,7 @@ def test_a_capture_that_had_ended(platform, monkeypatch, caplog):
         planted.setattr(base, "capture_end", failing)
         with pytest.raises(KeyboardInterrupt):
             pool = SharedPool(process.require(), torch.cuda.Stream())
-            capture_graph(arena_of(process.require(), 0), lambda: x + 1, pool)
+            arena_of(process.require(), 0).capture(lambda: x + 1, pool)
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
     (x + torch.rand_like(x)).sum().item()
     graph = torch.cuda.CUDAGraph()

@@ -317,7 +317,7 @@ def test_backwards_of_all_sizes_and_modules_share_their_memory(platform):
             for _ in range(3):
                 g(x).sum().backward()
     pairs = [each._pair for g in graphed for each in Graphed.of(g)._worlds.with_gradients]
-    assert len(pairs) >= 4 and all(each._pool is pairs[0]._pool for each in pairs)
+    assert len(pairs) >= 4 and all(each._memory is pairs[0]._memory for each in pairs)
     before = torch.cuda.memory_stats()["reserved_bytes.all.current"]
     for n in range(17, 25):
         for _ in range(3):

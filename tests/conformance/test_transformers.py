@@ -386,12 +386,13 @@ def test_hooks_are_called(llama):
 
 def test_a_capture_that_fails_is_only_slower(llama, monkeypatch):
     """The step then runs eagerly, into the same places, and that is counted."""
-    from gfxgraph.callables import captured
+    from gfxgraph.callables import arena
+    from gfxgraph.capture.function_capture import CaptureDied
 
     def dies(*args, **kwargs):
-        raise captured.CaptureDied("no graphs today")
+        raise CaptureDied("no graphs today")
 
-    monkeypatch.setattr(captured, "capture_graph", dies)
+    monkeypatch.setattr(arena, "captured_function", dies)
     stock, ours = both(llama, prompt(), max_new_tokens=6, do_sample=False)
     assert all(torch.equal(stock, each) for each in ours)
     assert any("no graphs today" in reason for reason in fallbacks())

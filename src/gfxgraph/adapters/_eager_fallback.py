@@ -94,7 +94,7 @@ def hold_pool(pool: Any) -> object:
     # lazily: adapters are listed and queried without torch, too
     import torch
 
-    from gfxgraph.callables.arena import CaptureDied, SharedPool
+    from gfxgraph.capture.function_capture import CaptureDied, SharedPool
 
     for _ in range(2):
         try:

@@ -69,7 +69,6 @@ class _ProgramGraph:
 
     graph: Any
     results: list[Any]
-    pool: object
     n_unchecked: int = 0
     """Launches still to be compared with eager execution."""
 
@@ -243,7 +242,8 @@ class GraphedProgram(GraphedObject):
         # lazily: adapters are listed and asked about where there is no torch
         import torch
 
-        from gfxgraph.callables.arena import CaptureDied, SharedPool, arena_of, capture_graph
+        from gfxgraph.callables.arena import arena_of
+        from gfxgraph.capture.function_capture import CaptureDied, SharedPool
 
         place = arena_of(bridge.process_for_callables(), torch.cuda.current_device())
         with place.lock:
@@ -253,7 +253,7 @@ class GraphedProgram(GraphedObject):
                 run = lambda: self.program.run_async(dict(params), handle, STREAM)  # noqa: E731
                 # What the program does is not torch's: no split can be made in it, and no tape can check a replay.
                 pool = SharedPool(bridge.process_for_callables(), place.stream)
-                graph, made = capture_graph(place, run, pool, on_unsafe=OnUnsafe.RAISE)
+                graph, made = place.capture(run, pool, on_unsafe=OnUnsafe.RAISE)
                 graph._unvalidated = 0
             except (CaptureDied, torch.OutOfMemoryError) as error:
                 return None, str(error).splitlines()[0]
@@ -261,7 +261,7 @@ class GraphedProgram(GraphedObject):
             self._n_failed = MOST_TRIES
             return None, "it launched nothing on the stream that was passed to it"
         self.n_captures += 1
-        return _ProgramGraph(graph, list(made), pool, bridge.process_for_callables().validate_replays), ""
+        return _ProgramGraph(graph, list(made), bridge.process_for_callables().validate_replays), ""
 
     def _checked(self, params: Params, captured: _ProgramGraph, stream: object) -> list[object]:
         """Launch, then run eagerly on the same inputs, and compare; the eager results stand."""

@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,167 +29,17 @@ from torch import Tensor
 from gfxgraph import torch_names
 from gfxgraph.callables.buffers import Buffers, tensors_of
 from gfxgraph.callables.signature import RunEagerly
-from gfxgraph.capture import capture_lock
-from gfxgraph.capture.failures import end_by_hand, end_dead_capture
-from gfxgraph.capture.graph import BridgedGraph, bridged_class
-from gfxgraph.capture.patches import patch_table
-from gfxgraph.capture.record.random_generators import CaptureIsDead, begin, end
+from gfxgraph.capture.function_capture import CaptureDied, SharedPool, captured_function
+from gfxgraph.capture.graph import BridgedGraph
 from gfxgraph.capture.record.streams import wait_for
-from gfxgraph.capture.replay import runtime_workarounds
 from gfxgraph.capture.replay.graph_tensors import Layout, used_on
 from gfxgraph.capture.replay.rollback import Rollback
-from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.core.locks import new_lock
 from gfxgraph.core.memory_budget import Held, shown, to_evict
 from gfxgraph.core.tape import leaves
-from gfxgraph.errors import GfxGraphError, GuardMismatch, ReplayError
+from gfxgraph.errors import GuardMismatch, ReplayError
 from gfxgraph.guard import guard
 from gfxgraph.process import process
-from gfxgraph.process.calls import Account
-from gfxgraph.types import OnUnsafe
-
-_classes: dict[type, type] = {}
-
-
-def graph_class(state: process.Process) -> Any:
-    """The bridged class over the torch, or the simulator, now in use."""
-    if issubclass(torch.cuda.CUDAGraph, BridgedGraph):  # the bridge is on
-        return torch.cuda.CUDAGraph
-    found = _classes.get(state.base)
-    if found is None:
-        guard.fill()
-        found = _classes[state.base] = bridged_class(state.base)
-    return found
-
-
-class SharedPool:
-    """A memory pool for several captures. Everyone who captures into it, or is going to, holds this object.
-
-    torch refuses an id whose graphs are all gone (``use_count > 0``), and frees a pool's memory only
-    when they are. So an empty graph keeps the pool alive, and is freed with the last holder.
-
-    Args:
-        pool_id: an existing pool; None for a new one.
-
-    Raises:
-        CaptureDied: not even the empty graph could be captured.
-    """
-
-    def __init__(self, state: process.Process, stream: Any, pool_id: Any = None) -> None:
-        self.state = state
-        self.id = torch.cuda.graph_pool_handle() if pool_id is None else pool_id
-        self._graph = patch_table.own_graph_class(state.base)(keep_graph=True)  # never launched or instantiated
-        runtime_workarounds.own_pools.add(tuple(self.id))
-        try:
-            with (
-                patch_table.capturing(self._graph),
-                torch.cuda.stream(stream),
-                capture_lock.relaxed(),
-                warnings.catch_warnings(),
-            ):
-                warnings.simplefilter("ignore")  # that the graph is empty
-                begin(state.base, self._graph, (), self.id, "thread_local")
-                end(state.base, self._graph, state.driver, stream)
-        except BaseException as error:
-            self._end_dead(stream)
-            if not isinstance(error, RuntimeError) or is_interrupt(error):
-                raise
-            raise CaptureDied(kind_and_line(error)) from error
-
-    def _end_dead(self, stream: torch.cuda.Stream) -> None:
-        base, driver = self.state.base, self.state.driver
-        try:
-            with capture_lock.relaxed(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                end(base, self._graph, driver, stream)
-        except RuntimeError as error:
-            was_asked = not isinstance(error, CaptureIsDead)
-            if not end_dead_capture(base, self._graph, stream, driver, end_was_refused=was_asked):
-                end_by_hand(stream.device_index, self.id, [torch.cuda.default_generators[stream.device_index]])
-        with suppress(RuntimeError):
-            base.reset(self._graph)
-
-
-class CaptureDied(RuntimeError):
-    """The function could not be captured; what it raised is the cause."""
-
-
-def capture_graph(
-    place: Arena,
-    call: Callable[[], Any],
-    pool: Any = None,
-    *,
-    on_unsafe: OnUnsafe | None = None,
-    account: Account | None = None,
-    after: Any = None,
-) -> tuple[Any, Any]:
-    """Capture ``call`` on the arena's stream, after the current stream's work; nothing is executed.
-
-    Args:
-        pool: a `SharedPool`, the id of one, or None for memory of its own.
-        on_unsafe: overrides the settings', where values that are computed with are constants.
-        account: where its replays that are not one launch are counted; its other replays are the caller's to count.
-        after: the graph whose results it finds in memory: a backward's forward.
-
-    Returns:
-        The graph, and what the call returned.
-
-    Raises:
-        CaptureDied: the capture failed, whatever the reason; the process is as before, the arena has a new pool.
-        torch.OutOfMemoryError: as torch raised it.
-    """
-    chosen = place.state.settings.on_unsafe
-    policy = on_unsafe or (OnUnsafe.PIN if chosen is OnUnsafe.SPLIT else chosen)
-    place.stream.wait_stream(torch.cuda.current_stream(place.device_index))
-    # Weights cached by autocast must neither enter the graph nor leave it: outside, they are freed with
-    # the context; inside, only replays compute them.
-    torch.clear_autocast_cache()
-    try:
-        with torch.cuda.stream(place.stream):
-            return _recorded(place.state, getattr(pool, "id", pool), policy, call, account, after)
-    except CaptureDied:
-        place.renew()
-        raise
-    finally:
-        torch.clear_autocast_cache()
-
-
-def _recorded(
-    state: process.Process,
-    pool_id: Any,
-    policy: OnUnsafe,
-    call: Callable[[], Any],
-    account: Account | None,
-    after: Any,
-) -> tuple[Any, Any]:
-    graph = graph_class(state)(on_unsafe=policy)
-    graph.account = account or Account("a part of a callable", is_part=True)
-    graph._follows = False  # what it reads is watched already (worlds.py)
-    graph._reads_after = after
-    try:
-        graph.capture_begin(pool=pool_id, capture_error_mode="thread_local")
-        result = call()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the graph is empty, as that of a backward pass may be
-            graph.capture_end()
-    except BaseException as error:
-        with suppress(GfxGraphError, RuntimeError):
-            graph.reset()
-        if isinstance(error, torch.OutOfMemoryError) or is_interrupt(error):
-            raise
-        raise CaptureDied(kind_and_line(error)) from error
-    if after is None and graph._program.is_outdated:  # the next one has no guards on what that operation read
-        del result
-        graph.reset()
-        return _recorded(state, pool_id, policy, call, account, after)
-    return graph, result
-
-
-def kind_and_line(error: BaseException) -> str:
-    """An error's type and the first line of its text."""
-    text = str(error)
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
-
 
 _arenas: dict[int, Arena] = {}
 """By device."""
@@ -241,9 +90,7 @@ class Order:
 
     @property
     def pool(self) -> SharedPool:
-        """The pool for captures. They hold it: when the last is gone its memory is freed, and the next capture makes
-        a new one.
-        """
+        """The pool for captures; when the last is gone its memory is freed, and the next capture makes a new one."""
         pool = self._pool() if self._pool is not None else None
         if pool is None:
             pool = self.new_pool()
@@ -268,6 +115,7 @@ class Arena(Order):
 
     def __init__(self, state: process.Process, device_index: int) -> None:
         super().__init__(state, device_index)
+        guard.fill()
         self.contexts = Contexts()
         self.entries: weakref.WeakSet[Any] = weakref.WeakSet()
         self.n_uses = 0
@@ -281,6 +129,17 @@ class Arena(Order):
             self._pool, self.stream = None, torch.cuda.Stream()
         self.backwards = Order(self.state, self.device_index, self.stream)
         """Of all backward graphs: nothing in it is needed once a replay's gradients are copied out."""
+
+    def capture(self, call: Callable[[], Any], pool: SharedPool | None = None, **options: Any) -> tuple[Any, Any]:
+        """Capture a function on the arena's stream, by default into its pool (`captured_function`).
+
+        A pool in which a capture has died is not used again: then the arena has a new one.
+        """
+        try:
+            return captured_function(self.state, self.stream, call, pool or self.pool, **options)
+        except CaptureDied:
+            self.renew()
+            raise
 
     # -- order of work ----------------------------------------------------------------------------
 

@@ -38,9 +38,6 @@ from gfxgraph import torch_names
 from gfxgraph.callables.adaptive import Timed
 from gfxgraph.callables.arena import (
     Arena,
-    CaptureDied,
-    capture_graph,
-    kind_and_line,
     on_stream,
     replay,
     span,
@@ -68,6 +65,7 @@ from gfxgraph.callables.signature import (
 from gfxgraph.callables.trace.dynamo import WARM_UP, Calls, Frontend, returned
 from gfxgraph.callables.trace.in_dynamo import is_compiled
 from gfxgraph.callables.worlds import for_dynamo
+from gfxgraph.capture.function_capture import CaptureDied, kind_and_line
 from gfxgraph.capture.record.user_lines import line_of
 from gfxgraph.capture.replay.graph_tensors import used_on
 from gfxgraph.core.eager_or_graph import Way
@@ -148,9 +146,8 @@ class Instance:
     nbytes = 0
     """Memory that the pool took for it."""
 
-    def __init__(self, graph: Any, pool: Any, is_plain: bool, is_opaque: bool, outputs: Outputs) -> None:
+    def __init__(self, graph: Any, is_plain: bool, is_opaque: bool, outputs: Outputs) -> None:
         self.graph = graph
-        self.pool = pool
         self.is_plain = is_plain
         """A replay is one launch and nothing else."""
         self.is_opaque = is_opaque
@@ -581,14 +578,13 @@ class Captured(CapturedCallable):
             NotATree: its result has an unknown structure.
             torch.OutOfMemoryError: there was no memory.
         """
-        arena, pool = self.arena, self.pool or self.arena.pool
-        before = arena.reserved()
+        arena, before = self.arena, self.arena.reserved()
         run = functools.partial(self.shared.run_in, self.world, inputs.args, inputs.kwargs)
         call = run if copy_results is None else lambda: copy_results(run())
-        graph, result = capture_graph(arena, call, pool, on_unsafe=self.on_unsafe, account=self.shared.account)
+        graph, result = arena.capture(call, self.pool, on_unsafe=self.on_unsafe, account=self.shared.account)
         homes = self.world.homes if self.world is not None else frozenset()
         is_plain, is_opaque = graph.is_plain, graph.is_opaque
-        instance = Instance(graph, pool, is_plain, is_opaque, Outputs(result, inputs.statics, self.warm, homes))
+        instance = Instance(graph, is_plain, is_opaque, Outputs(result, inputs.statics, self.warm, homes))
         inside = [static.tensor for static in inputs.statics]
         written = written_inputs(graph, inside) if instance.mutated else []
         self.mutates = tuple(sorted({*written, *self.mutates}))

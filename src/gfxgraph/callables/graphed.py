@@ -33,7 +33,7 @@ from torch.compiler import is_dynamo_compiling
 
 from gfxgraph import torch_names
 from gfxgraph.callables import explain_calls
-from gfxgraph.callables.arena import Arena, arena_of, kind_and_line, on_stream
+from gfxgraph.callables.arena import Arena, arena_of, on_stream
 from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths, called, rules
 from gfxgraph.callables.buffers import Buffers, copied_key, resized
 from gfxgraph.callables.captured import Captured, Options, Route, Shared, label_of
@@ -72,6 +72,7 @@ from gfxgraph.callables.trace.in_dynamo import CHANGED
 from gfxgraph.callables.trace.world import World, holds_mapping
 from gfxgraph.callables.training.bucketed_gradients import BucketedGradients
 from gfxgraph.callables.worlds import TracedGraph, Worlds
+from gfxgraph.capture.function_capture import kind_and_line
 from gfxgraph.capture.record.user_lines import line_of_error
 from gfxgraph.capture.undo import is_internal_error, restoring_state
 from gfxgraph.errors import CaptureError, DriverError

@@ -25,9 +25,10 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.arena import Arena, Order, arena_of, draws, kind_and_line
+from gfxgraph.callables.arena import Arena, Order, arena_of, draws
 from gfxgraph.callables.buffers import copy_all, is_one_copy
 from gfxgraph.capture import torchs_graph
+from gfxgraph.capture.function_capture import kind_and_line
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.driver.small_copies import MOST, CopyKernel, PreparedCopies

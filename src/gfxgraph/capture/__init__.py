@@ -8,6 +8,8 @@ Stays out: command line, engines, functions that are captured per signature.
                   torch's CUDAGraph by version: messages, arguments, its ``with`` block, its launch
     state.py, session.py
                   the states of a graph object and of its capture; one capture: segments, and how it begins and ends
+    function_capture.py
+                  a function captured into a pool that captures share
     undo.py       how what a capture changes is undone: one stack, one baseline, one repair; torch's stacks of modes
     capture_lock.py
                   captures of several threads

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import Arena, CaptureDied
+from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.buffers import Inputs, from_before
 from gfxgraph.callables.captured import Capture, Captured, Instance, Options, Route, Shared
 from gfxgraph.callables.control.conditional import summed
@@ -40,6 +40,7 @@ from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.pieces.graph_numbers import make_piece
 from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten, never, understand
 from gfxgraph.callables.trace.corrections import shield
+from gfxgraph.capture.function_capture import CaptureDied
 from gfxgraph.capture.replay.graph_tensors import Layout, size_of
 from gfxgraph.errors import CaptureError
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import Arena, kind_and_line
+from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.joined_launch import MOST_NODES, copy_kernel, hooks_of, why_not_graph
+from gfxgraph.capture.function_capture import kind_and_line
 from gfxgraph.capture.undo import is_interrupt
 
 if TYPE_CHECKING:

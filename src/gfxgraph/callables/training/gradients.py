@@ -44,7 +44,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.callables.arena import Arena, Order, arena_of, capture_graph, carries, replay, writes_of, written_inputs
+from gfxgraph.callables.arena import Arena, Order, arena_of, carries, replay, writes_of, written_inputs
 from gfxgraph.callables.buffers import Buffers, StaticInput, builder, copy_all, is_dense
 from gfxgraph.callables.captured import CapturedCallable, label_of
 from gfxgraph.callables.fast_path import GuardWriter
@@ -254,8 +254,7 @@ class _Pair:
         # Each a new leaf: if it were a view, as eager's argument may be, gradients would bypass it.
         inputs = self._with(self.statics)
         with torch.enable_grad():
-            self._forward_pool = self._home.pool
-            self._forward, result = capture_graph(arena, lambda: owner.fn(*inputs), self._forward_pool)
+            self._forward, result = arena.capture(lambda: owner.fn(*inputs), self._home.pool)
         self.build = builder(result)
         written = written_inputs(self._forward, list(self.statics))
         for k in set(self.copied).intersection(written):
@@ -275,7 +274,7 @@ class _Pair:
         buffers = memory.buffers = memory.buffers or Buffers()
         self._arriving = [StaticInput.like(t.detach(), None, buffers, i).tensor for i, t in enumerate(ends)]
         like = torch_names.TensorGuards(*self._arriving, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        self._are_like_arriving, self._pool = like.check, memory.pool
+        self._are_like_arriving = like.check
         self.backwards: dict[tuple[bool, ...], _Backward] = {}
         """By which results receive gradients."""
         self._all = (True,) * len(ends)
@@ -308,10 +307,9 @@ class _Pair:
         wanted = [self.statics[k] for k in at]
         is_last = all(arrivals)
         with torch.enable_grad():
-            graph, found = capture_graph(
-                self.arena,
+            graph, found = self.arena.capture(
                 lambda: torch.autograd.grad(from_, wanted, arriving, allow_unused=True, retain_graph=not is_last),
-                self._pool,
+                self._memory.pool,
                 after=self._forward,
             )
         self.is_outdated |= graph._program.is_outdated

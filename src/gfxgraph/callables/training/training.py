@@ -40,7 +40,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gfxgraph.callables.arena import Arena, CaptureDied, overlap, reads_of, span, writes_of
+from gfxgraph.callables.arena import Arena, overlap, reads_of, span, writes_of
 from gfxgraph.callables.buffers import Inputs, use_count
 from gfxgraph.callables.captured import Captured, Instance, Options, Shared
 from gfxgraph.callables.graphed import Graphed
@@ -49,6 +49,7 @@ from gfxgraph.callables.signature import Call, RunEagerly, replace
 from gfxgraph.callables.states import SeenState, States
 from gfxgraph.callables.trace.dynamo import WARM_UP
 from gfxgraph.callables.worlds import Evict
+from gfxgraph.capture.function_capture import CaptureDied
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.watching.watch import Unwatchable
 

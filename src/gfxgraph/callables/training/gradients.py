@@ -206,7 +206,7 @@ class Gradients(CapturedCallable):
                 raise
             self.forwards.pop(arena, None)  # a failed capture may have left something there
             raise RunEagerly(self.fall_back("forward and backward could not be captured", error)) from error
-        self.nbytes = max(0, arena.reserved() - before)
+        self.nbytes += max(0, arena.reserved() - before)  # what earlier ones took there serves again
         arena.entries.add(self)
         self.n_captures += 1
         if arena.graph_nbytes() > arena.cap() and not arena.make_room(0, keep=self):

@@ -5,8 +5,8 @@ from gfxgraph.callables.api import graphed as graphed
 from gfxgraph.callables.control.conditional import Conditional as Conditional
 from gfxgraph.callables.control.loops import WhileLoop as WhileLoop
 from gfxgraph.callables.graphed import Graphed as Graphed
-from gfxgraph.callables.training.make_graphed import make_graphed_callables as make_graphed_callables
-from gfxgraph.callables.training.training import TrainingStep as TrainingStep
+from gfxgraph.callables.training.make_graphed_callables import make_graphed_callables as make_graphed_callables
+from gfxgraph.callables.training.training_step import TrainingStep as TrainingStep
 from gfxgraph.compat.devices import RocmTorchError as RocmTorchError
 from gfxgraph.compat.devices import detect_accelerators as detect_accelerators
 from gfxgraph.compat.devices import detect_engines as detect_engines

@@ -12,7 +12,7 @@ import torch
 import gfxgraph
 from gfxgraph.callables.control.conditional import Conditional
 from gfxgraph.callables.control.loops import WhileLoop
-from gfxgraph.callables.training.training import TrainingStep
+from gfxgraph.callables.training.training_step import TrainingStep
 from tests.conftest import DEPTH
 
 FACTOR = 2.0

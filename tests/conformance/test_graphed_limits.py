@@ -15,7 +15,7 @@ from torch import nn
 import gfxgraph
 import gfxgraph_simulator as simulator
 from gfxgraph.callables.arena import arena_of
-from gfxgraph.callables.padding.rows import Trace
+from gfxgraph.callables.padding.row_independence import Trace
 from gfxgraph.process import process
 from tests.conformance.conftest import on_both_platforms
 

@@ -13,7 +13,7 @@ import torch
 
 import gfxgraph
 from gfxgraph.callables import buffers
-from gfxgraph.callables.control import one_launch
+from gfxgraph.callables.control import device_loop
 from gfxgraph.callables.control.loops import WhileLoop
 from gfxgraph.errors import DriverError
 from gfxgraph_simulator.planted_faults import Faults
@@ -244,7 +244,7 @@ def way(request, monkeypatch):
 
         monkeypatch.setattr(SimDriver, "has_while_loop", True)
         monkeypatch.setattr(SimDriver, "while_loop", lambda driver, *about: Whole(driver, *about))
-        one_launch._runs_right.cache_clear()
+        device_loop._runs_right.cache_clear()
     Whole.n = 0
     yield request.param
     gfxgraph.disable()
@@ -383,7 +383,7 @@ def test_a_loop_that_the_runtime_refuses_is_launched_step_by_step(way, monkeypat
         monkeypatch.setattr(SimDriver, "while_loop", refused)
     else:
         monkeypatch.setattr(Whole, "launch", lambda self: int(refuses == "to launch it"))
-        monkeypatch.setattr(one_launch, "_runs_right", lambda *about: refuses == "to launch it")
+        monkeypatch.setattr(device_loop, "_runs_right", lambda *about: refuses == "to launch it")
     loop, x = halving(), torch.ones(64, device="cuda")
     for _ in range(3):
         y, n = loop(x, torch.zeros((), device="cuda"))

@@ -12,7 +12,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import gfxgraph
-from gfxgraph.callables.training.training import TrainingStep
+from gfxgraph.callables.training.training_step import TrainingStep
 from tests.conformance.conftest import HAS_GPU
 
 pytestmark = pytest.mark.any_platform

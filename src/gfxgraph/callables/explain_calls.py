@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gfxgraph import torch_names
 from gfxgraph.callables.buckets import parameters_of
-from gfxgraph.callables.padding.judge import REFUSED
+from gfxgraph.callables.padding.padding_check import REFUSED
 
 if TYPE_CHECKING:
     from gfxgraph.callables.graphed import Graphed

@@ -39,7 +39,7 @@ from gfxgraph.callables.buffers import Buffers, copied_key, resized
 from gfxgraph.callables.captured import Captured, Options, Route, Shared, label_of
 from gfxgraph.callables.distributed import run_apart, why_apart
 from gfxgraph.callables.fast_path import make_eager
-from gfxgraph.callables.padding.judge import Judge
+from gfxgraph.callables.padding.padding_check import PaddingCheck
 from gfxgraph.callables.signature import (
     MISS,
     Args,
@@ -161,7 +161,7 @@ class Graphed:
         self._worlds: Any = Worlds(fn, self._front, self._eager, self._pieces, forget)
         self._captured: Callable[..., Captured] = Captured
         """Makes what captures one signature."""
-        self._padding = Judge(self._shared, self._dims)
+        self._padding = PaddingCheck(self._shared, self._dims)
         self._with_gradients: BucketedGradients | None = None
         if self._dims is not None and self._front is not None:
             self._with_gradients = BucketedGradients(self._shared, self._dims, self._padding, self._worlds)
@@ -428,7 +428,7 @@ class Graphed:
         current = torch.cuda.current_stream(arena.device_index)
         arena.follow(current)
         with on_stream(arena.stream):
-            result = self._padding.judge(route, call)
+            result = self._padding.check(route, call)
         entry.n_seen = max(entry.n_seen, self._options.warmup)
         entry.look_at(result, current)
         return result
@@ -505,7 +505,7 @@ class Graphed:
             call = understand(self._name, args, kwargs, tensors, structure, self._shared.in_place)
             if not self._worlds.enter(call):
                 raise RunEagerly("the function is not traced")
-            unfit = self._padding.ahead(call, buckets)
+            unfit = self._padding.why_unfit(call, buckets)
             if self._front is not None:
                 self._front.is_ahead = True
             for bucketed in buckets:

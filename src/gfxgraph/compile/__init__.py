@@ -20,4 +20,4 @@ from gfxgraph.callables.pieces import region
 
 def regions() -> list[region.Region]:
     """Every live compiled region of this process that we capture; ``explain()`` of each says how it runs."""
-    return region.living()
+    return region.live_regions()

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gfxgraph import torch_names
-from gfxgraph.callables.pieces.region import Piece, Region, living
+from gfxgraph.callables.pieces.region import Piece, Region, live_regions
 from gfxgraph.compile import simulated
 from gfxgraph.process import calls
 
@@ -74,7 +74,7 @@ class Regions:
         """What they had counted at the last reset."""
 
     def tables(self) -> Iterator[dict[str, object]]:
-        for region in living():
+        for region in live_regions():
             if not isinstance(region, Piece):
                 found, before = region.stats(), self._before.get(region, {"replays": 0, "eager": {}})
                 eager = dict(Counter(found["eager"]) - Counter(before["eager"]))
@@ -82,7 +82,7 @@ class Regions:
                 yield {**table, "by_graph": found["replays"] - before["replays"], "eager": eager}
 
     def reset(self) -> None:
-        for region in living():
+        for region in live_regions():
             self._before[region] = region.stats()
 
 

@@ -223,7 +223,7 @@ def _platform(torch: ModuleType, settings: Config) -> str:
 def _put_in_place(torch: ModuleType, settings: Config, platform: str) -> None:
     # lazily: all of these need torch
     from gfxgraph.adapters import transformers
-    from gfxgraph.callables.training import make_graphed
+    from gfxgraph.callables.training import make_graphed_callables
     from gfxgraph.capture import torchs_graph
     from gfxgraph.capture.graph import bridged_class
     from gfxgraph.capture.patches import patch_table
@@ -252,7 +252,7 @@ def _put_in_place(torch: ModuleType, settings: Config, platform: str) -> None:
     bridge.replace(torch.cuda, "CUDAGraph", bridged)
     bridge.replace(torch.cuda.graph, "__enter__", torchs_graph.enter_of_graph(torch.cuda.graph.__enter__))
     bridge.replace(torch.cuda.graph, "__exit__", torchs_graph.exit_of_graph(torch.cuda.graph.__exit__))
-    make_graphed.take_name()
+    make_graphed_callables.install()
     patch_table.install_until_disabled()
     runtime_workarounds.keep_workspaces(bridge.undo)
     watch_memory(settings.guard)

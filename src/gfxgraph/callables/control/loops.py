@@ -34,7 +34,7 @@ from gfxgraph.callables.arena import Arena
 from gfxgraph.callables.buffers import Inputs, from_before
 from gfxgraph.callables.captured import Capture, Captured, Instance, Options, Route, Shared
 from gfxgraph.callables.control.conditional import summed
-from gfxgraph.callables.control.one_launch import OneLaunch
+from gfxgraph.callables.control.device_loop import DeviceLoop
 from gfxgraph.callables.fast_path import GuardWriter
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.pieces.graph_numbers import make_piece
@@ -137,7 +137,7 @@ class _CapturedSteps(Captured):
         """Whether a step leaves its condition on the device; else one is made a call."""
         self._back: int | None = None
         """Which graph reads what the last one leaves; None if none does."""
-        self._ring: OneLaunch | None = None
+        self._ring: DeviceLoop | None = None
         """The graphs from that one on."""
         self._made: tuple[object, tuple[Tensor, ...]] = None, ()
         """The condition and the state that the last capture left."""
@@ -163,7 +163,7 @@ class _CapturedSteps(Captured):
             if places in states:
                 self._back = states.index(places)
                 ring = graphs[self._back :]
-                self._ring = OneLaunch(self.arena, self.name, ring, [_flag(each, capture) for each in ring])
+                self._ring = DeviceLoop(self.arena, self.name, ring, [_flag(each, capture) for each in ring])
                 break
             inputs = copy.copy(capture.inputs)  # with its statics: they alone are the caller's
             inputs.args = made

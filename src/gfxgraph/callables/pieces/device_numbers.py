@@ -168,7 +168,7 @@ class OnDevice:
             first = graph.call_method("reshape", (made[begin], (1,)))
             return first if length == 1 else graph.call_function(_following, (first, length))
 
-        def take(graph: fx.Graph, made: Mapping[fx.Node, fx.Node]) -> fx.Node:
+        def select(graph: fx.Graph, made: Mapping[fx.Node, fx.Node]) -> fx.Node:
             taken = graph.call_method("index_select", (made[base], dim, at(graph, made)))
             return taken if is_slice else graph.call_method("squeeze", (taken, dim))
 
@@ -181,7 +181,7 @@ class OnDevice:
             value = _value(node.args[2])
             is_fine = node.args[2] not in self._numbers and isinstance(value, (Tensor, int, float))
             return (put, ranges) if is_fine and not x.requires_grad else None
-        return (take, ranges) if self._is_only_read(node, base) else None
+        return (select, ranges) if self._is_only_read(node, base) else None
 
     def _place(self, x: Tensor, places: tuple[Any, ...]) -> Any:
         """The dim that a number indexes, where it begins, how long that is, and whether it is a slice."""

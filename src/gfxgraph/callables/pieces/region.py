@@ -52,7 +52,7 @@ Boxed = Callable[[list[Any]], Any]
 _regions: weakref.WeakSet[Region] = weakref.WeakSet()
 
 
-def living() -> list[Region]:
+def live_regions() -> list[Region]:
     """Every region that has not been dropped."""
     return list(_regions)
 
@@ -124,7 +124,7 @@ class Region(CapturedCallable):
             or (self._is_backward and _layouts(inputs, variant.positions) != variant.layouts)
         ):
             if not self._is_looked_at:
-                result = self.look(inputs)
+                result = self.run_first_call(inputs)
                 self.eager.count(self.why_eager or "warm-up")
                 return result
             variant = self._find(inputs)
@@ -215,7 +215,7 @@ class Region(CapturedCallable):
         self.n_replays += found["replays"]
         self.eager.update(found["eager"])
 
-    def look(self, inputs: list[Any]) -> Any:
+    def run_first_call(self, inputs: list[Any]) -> Any:
         """Run the first call with Inductor's callable on the caller's own tensors, to see what its results share.
 
         A result that lies in an input must be a view of the caller's own tensor, so that input is not bound.

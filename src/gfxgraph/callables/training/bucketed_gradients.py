@@ -4,7 +4,7 @@ Problem: batches padded to their own longest sequence have many lengths, and eac
 backward. Idea: the graphs are a bucket's alone. A call's arguments are padded to it, and of its results the call's
 own rows are handed out, both by operations that autograd knows: so the gradient that enters a padded row is zero.
 
-    call ── forward: rows stay apart (padding/judge.py) ──┐
+    call ── forward: rows stay apart (padding/padding_check.py) ──┐
          ── backward: no operation mixes rows in it alone ┴─> pad ── forward and backward graph ── cut
          └─ refused: a graph for each size, and why
 
@@ -12,7 +12,7 @@ Why the backward needs no trace of its own: where each row of a result depends o
 on what has no rows, the Jacobian has a block for each row, and so has its transpose. No gradient of a row depends on
 another row; one of what has no rows (weights) is a sum over rows, to which a padded row adds its block times zero.
 That is zero, for padding repeats the last row: its block is finite where that row's is. An operation whose backward
-is not the transpose of its forward is named by rules.py, and so is a function that brings a backward of its own.
+is not the transpose of its forward is named by operator_rules.py, and so is a function that has a backward of its own.
 
 The first call of a bucket is also run as it is and padded, forward and backward, and compared: the second line.
 Source: decision 0340; tests/conformance/test_training_buckets.py.
@@ -32,8 +32,8 @@ from gfxgraph.callables.buckets import AboveAll, Bucketed, Dims, argument_paths
 from gfxgraph.callables.buffers import dense_copy, front
 from gfxgraph.callables.captured import Shared
 from gfxgraph.callables.fast_path import Unpacker
-from gfxgraph.callables.padding.judge import NO_MEMORY, REFUSED, Judge
-from gfxgraph.callables.padding.rows import PaddingRefusal
+from gfxgraph.callables.padding.padding_check import NO_MEMORY, REFUSED, PaddingCheck
+from gfxgraph.callables.padding.row_independence import PaddingRefusal
 from gfxgraph.callables.signature import (
     MISS,
     Args,
@@ -99,8 +99,8 @@ class BucketedGradients:
         shared: the account of the callable.
     """
 
-    def __init__(self, shared: Shared, dims: Dims, judge: Judge, worlds: Worlds) -> None:
-        self._fn, self._name, self._dims, self._judge = shared.fn, shared.name, dims, judge
+    def __init__(self, shared: Shared, dims: Dims, check: PaddingCheck, worlds: Worlds) -> None:
+        self._fn, self._name, self._dims, self._check = shared.fn, shared.name, dims, check
         self._worlds, self._slow, self._strict = worlds, shared.account.slow, shared.options.strict
         self._programs: dict[Any, _Program] = {}
         self._ways: dict[Any, _Way] = {}
@@ -183,7 +183,7 @@ class BucketedGradients:
             return self._judged(call, bucketed), True
         except PaddingRefusal as refusal:
             why = f"{REFUSED}: {refusal.reason}"
-            noted = self._judge.refused(refusal, bucketed) if refusal.is_final else None
+            noted = self._check.refused(refusal, bucketed) if refusal.is_final else None
             if self._strict and noted is not None:
                 raise RunEagerly(why, noted) from None
             return _Way(why=f"{why}; each size has graphs of its own"), refusal.is_final
@@ -193,7 +193,7 @@ class BucketedGradients:
         if call.world.written:
             return _Way()
         with suppress(torch.OutOfMemoryError, RuntimeError), _drawing_nothing(call.device):
-            own = _Run(self._judge.run_raw(call.args, call.kwargs))
+            own = _Run(self._check.run_eagerly(call.args, call.kwargs))
             torch.autograd.grad(own.ends, self._wanted(call), _seeds(own.ends), allow_unused=True)
         return _Way([None] * len(call.tensors))
 
@@ -213,7 +213,7 @@ class BucketedGradients:
             raise PaddingRefusal("arguments share memory")
         if not all(t.is_contiguous() for t, size in zip(call.tensors, sizes) if size is not None):
             raise PaddingRefusal("an argument that would be padded is not contiguous")
-        key = self._judge.with_gradients(call, bucketed)
+        key = self._check.with_gradients(call, bucketed)
         program = self._programs.setdefault(key, _Program())
         way = _Way(sizes)
         bucket = tuple(bucketed.bucket.items())
@@ -231,7 +231,7 @@ class BucketedGradients:
         Raises:
             PaddingRefusal: they differ.
         """
-        run, wanted = self._judge.run_raw, self._wanted(call)
+        run, wanted = self._check.run_eagerly, self._wanted(call)
         try:
             with _drawing_nothing(call.device):
                 own = _Run(run(call.args, call.kwargs))

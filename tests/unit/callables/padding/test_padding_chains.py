@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.unit.callables.padding.programs import Program
-from tests.unit.callables.padding.test_rows import check, judged
+from tests.unit.callables.padding.test_row_independence import check, judged
 
 OPS: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda x, y: x.relu(),

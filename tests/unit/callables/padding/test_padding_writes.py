@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.unit.callables.padding.programs import Program
-from tests.unit.callables.padding.test_rows import check, judged
+from tests.unit.callables.padding.test_row_independence import check, judged
 
 Statement = Callable[[Tensor, Tensor, Tensor, Tensor], Any]
 """Of what was made last, another of the rows', each row's slot in a table, and the table."""

@@ -98,7 +98,7 @@ def _accumulating(call: Callable[..., object], lent: set[int], known: list[Tenso
 _stock: list[Any] = []
 
 
-def take_name() -> None:
+def install() -> None:
     """Replace ``torch.cuda.make_graphed_callables`` by ours until the bridge is switched off."""
     bridge.undo.append(_stock.clear)
     _stock[:] = [torch.cuda.make_graphed_callables]

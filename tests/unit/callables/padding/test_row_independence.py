@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
-from gfxgraph.callables.padding.rows import PaddingRefusal, Trace, rows_independent
+from gfxgraph.callables.padding.row_independence import PaddingRefusal, Trace, rows_independent
 from tests.unit.callables.padding.programs import PROGRAMS, Program
 
 N, BUCKET = 5, 8
@@ -134,7 +134,7 @@ def test_a_graph_of_dynamo_is_refused_with_its_source_line() -> None:
         return y - y.mean(0)
 
     said = of_dynamo(step).refusal
-    assert said.startswith("n is not padded: aten::mean (") and "test_rows.py:" in said
+    assert said.startswith("n is not padded: aten::mean (") and "test_row_independence.py:" in said
 
 
 def test_a_graph_of_dynamo_writes_to_a_buffer() -> None:

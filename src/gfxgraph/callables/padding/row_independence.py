@@ -10,12 +10,12 @@ the bucket. A bucket is allowed if every result and everything written holds the
 dim, or does not depend on the dim at all. A write is one to the memory that tensors share (`Memory`): a wrong one
 spoils all of them. Nothing is concluded from given values, so the verdict holds for every call of these sizes.
 
-    ``rules.py`` says which operations keep rows apart; one without a rule is refused by name;
+    ``operator_rules.py`` says which operations keep rows apart; one without a rule is refused by name;
     a number that is another one in the bucket may be a size, and nothing else.
 
 Two arguments that share memory, one of which is written, must be refused by the caller.
 
-Source: decision 0110; tests/unit/callables/padding/test_rows.py.
+Source: decision 0110; tests/unit/callables/padding/test_row_independence.py.
 """
 
 # ruff: noqa: TID253
@@ -32,7 +32,7 @@ from torch import Tensor, fx
 
 from gfxgraph import torch_names
 from gfxgraph.callables.buffers import dense_strides, dim_order
-from gfxgraph.callables.padding.rules import (
+from gfxgraph.callables.padding.operator_rules import (
     RULES,
     SIZES,
     Cause,

@@ -1,6 +1,6 @@
 """Whether a graph of a bucket's size serves a smaller call: decided from the operations, then compared once.
 
-    call ── world at the bucket's size ── the operations of both (rows.py): a verdict
+    call ── world at the bucket's size ── the operations of both (row_independence.py): a verdict
          ── run as it is, and padded, and compared ──> how the bucket serves it
          └─ refused: the operation, its line, what to do; such calls run eagerly
 
@@ -28,8 +28,8 @@ from gfxgraph import torch_names
 from gfxgraph.callables.buckets import Bucketed, Dims, argument_paths
 from gfxgraph.callables.buffers import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.captured import Padded, Route, Shared
-from gfxgraph.callables.padding.rows import DimVerdict, PaddingRefusal, Trace, rows_independent
-from gfxgraph.callables.padding.rules import Cause, Why
+from gfxgraph.callables.padding.operator_rules import Cause, Why
+from gfxgraph.callables.padding.row_independence import DimVerdict, PaddingRefusal, Trace, rows_independent
 from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
 from gfxgraph.callables.trace.dynamo import returned
 from gfxgraph.callables.trace.world import World
@@ -66,7 +66,7 @@ class PaddingNeeds:
     """Whether it is known of this bucket alone."""
 
 
-class Judge:
+class PaddingCheck:
     """The padding of one callable.
 
     Args:
@@ -93,11 +93,11 @@ class Judge:
         ]
         return list(dict.fromkeys(lines))
 
-    def judge(self, route: Route, call: Call) -> Any:
+    def check(self, route: Route, call: Call) -> Any:
         """Run the call eagerly, and find out whether its bucket would have given the same result."""
         bucketed = route.bucketed
         assert bucketed is not None
-        result, found = self._beside(call, bucketed)
+        result, found = self._compare_with_bucket(call, bucketed)
         if isinstance(found, Padded):
             self._eager.count(JUDGING)
             route.padded, route.repeats_last = found, found.repeats_last
@@ -147,11 +147,11 @@ class Judge:
         there = self._in_bucket(call, *_with_tensors(call, copies))
         return call.kind_with_dims(dims), call.world.token, there and there.token, bucketed.padded_names
 
-    def run_raw(self, args: Args, kwargs: Kwargs) -> Any:
+    def run_eagerly(self, args: Args, kwargs: Kwargs) -> Any:
         """Run the function eagerly, as it was traced."""
         return self._run(*args, **kwargs)
 
-    def ahead(self, call: Call, buckets: Sequence[Bucketed]) -> str:
+    def why_unfit(self, call: Call, buckets: Sequence[Bucketed]) -> str:
         """Why the call's values, cut or repeated, may not suit the sizes of buckets; "" if they do."""
         dims = self._named(call)
         actual = {name: call.tensors[i].size(dim) for i, named in dims.items() for dim, name in named.items()}
@@ -159,10 +159,10 @@ class Judge:
         for each in reversed(buckets):
             other |= {name: n for name, n in each.bucket.items() if n != actual[name]}
         there = call.world if self._front is not None else None
-        found = self._judged(call, there, dims, Bucketed((), actual, other))
+        found = self._decide(call, there, dims, Bucketed((), actual, other))
         return found.reason if isinstance(found, PaddingRefusal) else ""
 
-    def run_known(self, args: Args, kwargs: Kwargs) -> tuple[Any, World | None]:
+    def run_with_world(self, args: Args, kwargs: Kwargs) -> tuple[Any, World | None]:
         """Run the function eagerly, and return its world too; traced now if it has none."""
         if self._front is None:
             return self._run(*args, **kwargs), None
@@ -173,7 +173,7 @@ class Judge:
 
     # -- one call -------------------------------------------------------------------------------------
 
-    def _beside(self, call: Call, bucketed: Bucketed) -> tuple[Any, Padded | PaddingRefusal]:
+    def _compare_with_bucket(self, call: Call, bucketed: Bucketed) -> tuple[Any, Padded | PaddingRefusal]:
         """The call's result, and how its bucket serves it."""
         dims = self._named(call)
         copies = [dense_copy(t, s) if s not in (None, t.size()) else t for t, s in zip(call.tensors, bucketed.sizes)]
@@ -194,7 +194,7 @@ class Judge:
         traced: list[Any] = []
 
         def in_bucket() -> Any:
-            result, world = self.run_known(args, kwargs)
+            result, world = self.run_with_world(args, kwargs)
             traced.append(world)
             return result
 
@@ -247,9 +247,9 @@ class Judge:
             there = self._in_bucket(call, *_with_tensors(call, copies))
         except PaddingRefusal as refusal:
             return refusal.named("")
-        return self._known_or_judged(call, there, dims, bucketed)
+        return self._known_or_decided(call, there, dims, bucketed)
 
-    def _known_or_judged(
+    def _known_or_decided(
         self, call: Call, there: World | None, dims: Named, bucketed: Bucketed
     ) -> PaddingNeeds | PaddingRefusal:
         which: Any = (call.key, *bucketed.bucket.items())
@@ -259,11 +259,11 @@ class Judge:
         of_bucket = which, *bucketed.bucket.items()
         found = self._known.get(which) or self._known.get(of_bucket)
         if found is None:
-            found = self._judged(call, there, dims, bucketed)
+            found = self._decide(call, there, dims, bucketed)
             self._known[of_bucket if found.is_sized else which] = found
         return found
 
-    def _judged(
+    def _decide(
         self, call: Call, there: World | None, dims: Named, bucketed: Bucketed
     ) -> PaddingNeeds | PaddingRefusal:
         """The verdict on each padded dim in turn, those before it as in the bucket."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MOST_STEPS = 1 << 30
 
 
-class OneLaunch:
+class DeviceLoop:
     """Steps that follow each other in a ring.
 
     Args:

@@ -32,7 +32,7 @@ import fuzz_statements  # noqa: E402, F401  (registers the kinds of statements)
 import gfxgraph  # noqa: E402
 import gfxgraph_simulator as simulator  # noqa: E402
 from gfxgraph.core.unsafe import BY_NAME  # noqa: E402
-from gfxgraph.reporting import check  # noqa: E402
+from gfxgraph.reporting import capture_check as check  # noqa: E402
 
 
 def bodies_of(program: Any) -> tuple[dict[str, Any], Any]:

@@ -18,7 +18,7 @@ from gfxgraph.compat.engines import cross_engine_support as cross_engine_support
 from gfxgraph.compat.engines import hipgraph_interposer_status as hipgraph_interposer_status
 from gfxgraph.compat.graph_classes import ConditionalGraph as ConditionalGraph
 from gfxgraph.compat.graph_classes import ShapeBucketPool as ShapeBucketPool
-from gfxgraph.compat.guard import apply_deep_guard_env as apply_deep_guard_env
+from gfxgraph.compat.memory_guard import apply_deep_guard_env as apply_deep_guard_env
 from gfxgraph.compat.waves import detect_wave64 as detect_wave64
 from gfxgraph.compat.waves import plan_software_wave as plan_software_wave
 from gfxgraph.compat.waves import should_convert as should_convert
@@ -46,9 +46,9 @@ from gfxgraph.hardware.advice import environment_report as environment_report
 from gfxgraph.hardware.advice import explain as explain
 from gfxgraph.hardware.advice import install_diagnostics as install_diagnostics
 from gfxgraph.hardware.advice import report as report
-from gfxgraph.hardware.device import DeviceInfo as DeviceInfo
-from gfxgraph.hardware.device import device_info as device_info
-from gfxgraph.hardware.device import torch_rocm_status as torch_rocm_status
+from gfxgraph.hardware.chosen_device import DeviceInfo as DeviceInfo
+from gfxgraph.hardware.chosen_device import device_info as device_info
+from gfxgraph.hardware.chosen_device import torch_rocm_status as torch_rocm_status
 from gfxgraph.hardware.software import migraphx_available as migraphx_available
 from gfxgraph.process.bridge import is_enabled as is_enabled
 from gfxgraph.process.health import health_check as health_check

@@ -18,8 +18,8 @@ from gfxgraph import __version__
 __all__ = ["BridgedCUDAGraph", "ShapeBucketPool", "__version__", "init", "shutdown"]
 
 HOMES = {
-    "conditional": "graphs", "diagnostics": "diagnosis", "graph_manager": "graphs", "guard": "guard",
-    "hardware": "devices", "interop": "engines", "shape_bucketing": "graphs", "wavefront": "waves",
+    "conditional": "enabling", "diagnostics": "diagnosis", "graph_manager": "enabling", "guard": "memory_guard",
+    "hardware": "devices", "interop": "engines", "shape_bucketing": "enabling", "wavefront": "waves",
 }  # fmt: skip
 """Modules without a file here, each with the module of ``gfxgraph.compat`` that has its names."""
 

@@ -12,7 +12,8 @@ import torch
 import gfxgraph
 import gfxgraph_simulator as simulator
 from gfxgraph.process import calls
-from gfxgraph.reporting import check, page, run_line
+from gfxgraph.reporting import capture_check as check
+from gfxgraph.reporting import page, run_line
 from gfxgraph.startup import stats_file
 from gfxgraph_simulator.codes import INVALID_VALUE
 

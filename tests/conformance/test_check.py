@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gfxgraph.errors import CaptureError
-from gfxgraph.reporting import check
+from gfxgraph.reporting import capture_check as check
 
 MODULE = """
 import torch

@@ -13,7 +13,7 @@ import torch
 import gfxgraph
 import gfxgraph_simulator as simulator
 from gfxgraph.errors import GfxGraphFault
-from gfxgraph.guard import zoned_pool
+from gfxgraph.guard import redzone_pool
 from tests.conformance.guarding import PROFILES, graph_of, guarded, line_of, triton, write_bytes
 
 pytestmark = pytest.mark.skipif(
@@ -139,13 +139,13 @@ def test_every_allocation_of_the_graph_has_zones(deep):
 def test_pools_are_given_back_with_their_graphs(deep):
     """The pool object outlives the graph, and goes before the next capture."""
     gc.collect()  # graphs that errors of other tests still hold
-    zoned_pool.let_go_of_unused()
-    assert not zoned_pool._pools
+    redzone_pool.release_unused()
+    assert not redzone_pool._pools
     graph, result, _amount, _ = overrunning(8)
     graph.replay()
     del graph, result
     other, *_ = overrunning(8)
-    assert len(zoned_pool._pools) == 1
+    assert len(redzone_pool._pools) == 1
     assert not deep.crashes
     del other
 
@@ -194,20 +194,20 @@ int fake_mode(void) { return mode; }
 def test_the_allocator_is_built_and_leaves_room_on_both_sides(tmp_path, monkeypatch):
     """Compiled with g++ into the state directory once; over a stand-in for libamdhip64."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    path = zoned_pool.build()
-    assert path.is_relative_to(tmp_path / "state" / "gfxgraph") and zoned_pool.build() == path
+    path = redzone_pool.build()
+    assert path.is_relative_to(tmp_path / "state" / "gfxgraph") and redzone_pool.build() == path
     (tmp_path / "fake.c").write_text(FAKE_RUNTIME)
     library = tmp_path / "libfake.so"
     subprocess.run(["g++", "-x", "c", "-shared", "-fPIC", "-o", library, tmp_path / "fake.c"], check=True)
     zones, fake = ctypes.CDLL(str(path)), ctypes.CDLL(str(library))
-    names = [name.encode() for name in zoned_pool._CALLS["hip"]]
+    names = [name.encode() for name in redzone_pool._CALLS["hip"]]
     assert zones.gfxgraph_zone_open(b"/nowhere.so", *names) == 1
     assert zones.gfxgraph_zone_open(str(library).encode(), b"noSuchCall", *names[1:]) == 2
     assert zones.gfxgraph_zone_open(str(library).encode(), *names) == 0
-    assert zones.gfxgraph_zone_nbytes() == zoned_pool.ZONE_NBYTES
+    assert zones.gfxgraph_zone_nbytes() == redzone_pool.ZONE_NBYTES
     zones.gfxgraph_zone_alloc.restype = ctypes.c_void_p
     address = zones.gfxgraph_zone_alloc(ctypes.c_ssize_t(4096), 0, None)
     assert (fake.fake_seen(), fake.fake_mode()) == (2, 0)  # relaxed for the call, as before after it
-    size = zoned_pool.ZONE_NBYTES
+    size = redzone_pool.ZONE_NBYTES
     ctypes.memset(address - size, 0xA5, 4096 + 2 * size)  # all of it is ours
     zones.gfxgraph_zone_free(ctypes.c_void_p(address), ctypes.c_ssize_t(4096), 0, None)

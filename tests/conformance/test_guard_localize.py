@@ -232,7 +232,7 @@ def test_a_guarded_graph_is_dropped_like_any_other(tmp_path, monkeypatch, profil
             assert len(sim.device.handles.execs) == pools
         finally:
             gc.enable()
-        from gfxgraph.guard import zoned_pool
+        from gfxgraph.guard import redzone_pool
 
-        zoned_pool.let_go_of_unused()
-        assert not zoned_pool._pools and not sim.crashes
+        redzone_pool.release_unused()
+        assert not redzone_pool._pools and not sim.crashes

@@ -15,7 +15,7 @@ from ctypes import CFUNCTYPE, POINTER, Structure, byref, c_char_p, c_int, c_size
 from typing import Any
 
 from gfxgraph.driver import locate
-from gfxgraph.selftest.native.machine import NBYTES, HipCalls, N
+from gfxgraph.selftest.native.hip_calls import NBYTES, HipCalls, N
 
 Facts = dict[str, Any]
 Scenario = Callable[["CApi", HipCalls], Facts]

@@ -15,7 +15,7 @@ from typing import Any
 
 from gfxgraph import files
 from gfxgraph.selftest.native import capture_table as table
-from gfxgraph.selftest.native.suite import NativeSuite
+from gfxgraph.selftest.native.native_suite import NativeSuite
 
 
 def as_rules(found: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gfxgraph.driver import locate
-from gfxgraph.selftest.native.machine import HipCalls
+from gfxgraph.selftest.native.hip_calls import HipCalls
 
 TO_DEVICE, FROM_DEVICE = 1, 2
 TYPES = {"i32": ctypes.c_int32, "fp32": ctypes.c_float}

@@ -13,7 +13,7 @@ import sys
 
 from gfxgraph.driver import locate
 from gfxgraph.selftest.native import experiments, scenarios
-from gfxgraph.selftest.native.machine import HipCalls
+from gfxgraph.selftest.native.hip_calls import HipCalls
 
 kind, name, *rest = sys.argv[1:]
 mode = int(rest.pop(0)) if kind == "experiment" else 0

@@ -18,7 +18,7 @@ import pytest
 import results
 from test_hip_driver import ONE_JOB, SOURCE, TIMEOUT_S, build, emulator, kernels, started  # noqa: F401
 
-from gfxgraph.selftest.native import capture_table, experiments, scenarios, suite
+from gfxgraph.selftest.native import capture_table, experiments, native_suite, scenarios
 
 pytestmark = [pytest.mark.emulator, pytest.mark.timeout(TIMEOUT_S + 30)]
 
@@ -108,7 +108,7 @@ def refused(name: str, mode: int, hip: list[int]) -> tuple[str, int]:
     if name not in capture_table.CALLS:
         api, status, modes, since = REFUSED.get(name, ("", 0, (), ALWAYS))
         return (api, status) if mode in modes and hip >= list(since) else ("", 0)
-    rule = suite.nearest(".".join(map(str, hip)))[1][name][capture_table.MODES[mode]]
+    rule = native_suite.nearest(".".join(map(str, hip)))[1][name][capture_table.MODES[mode]]
     if not rule.endswith("invalidates"):
         return "", 0
     bare = re.sub("^thread_", "", re.sub("_(other|own_stream|captured|of_ended)$", "", name))

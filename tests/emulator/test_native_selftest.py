@@ -15,15 +15,15 @@ import pytest
 import results
 from test_hip_driver import HERE, SOURCE, TIMEOUT_S, build, emulator  # noqa: F401
 
-from gfxgraph.selftest.native import suite
+from gfxgraph.selftest.native import native_suite
 
 pytestmark = [pytest.mark.emulator, pytest.mark.timeout(3600)]
 SEEDS = int(os.environ.get("GFXGRAPH_STREAM_SEEDS", "20"))
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from gfxgraph.selftest.native import suite
-run = suite.NativeSuite(limit_s=3500, programs=range(int(sys.argv[1])))
+from gfxgraph.selftest.native import native_suite
+run = native_suite.NativeSuite(limit_s=3500, programs=range(int(sys.argv[1])))
 run.preload = Path(sys.argv[2])
 for _ in run.run(): pass
 print(json.dumps([run.report(), run.results]))
@@ -56,7 +56,9 @@ def report(emulator: list[str], build: Path) -> dict[str, object]:  # noqa: F811
 def test_every_cell_is_the_committed_tables(report: dict) -> None:
     """Of the HIP versions measured: the capture table of this run is the one that the profile is made from."""
     assert report["differs"] == []
-    cells = json.loads((Path(suite.__file__).parent / "tables" / f"{report['compared_with']}.json").read_text())
+    cells = json.loads(
+        (Path(native_suite.__file__).parent / "tables" / f"{report['compared_with']}.json").read_text()
+    )
     assert report["cells"] == cells["cells"]
 
 

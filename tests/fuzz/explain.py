@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Iterator
 
-from gfxgraph.diagnostics.explain import conclude
+from gfxgraph.diagnostics.explainer import conclude
 from gfxgraph.diagnostics.index import load, rows
 from gfxgraph.diagnostics.scan import Scanner
 

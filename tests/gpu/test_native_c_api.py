@@ -22,7 +22,7 @@ import c_api_scenarios  # noqa: E402
 import cuda_tools  # noqa: E402
 import pytest  # noqa: E402
 
-from gfxgraph.selftest.native.machine import HipCalls  # noqa: E402
+from gfxgraph.selftest.native.hip_calls import HipCalls  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gfxgraph.core.memory_budget import Held, to_evict
+from gfxgraph.core.eviction import Held, to_evict
 from gfxgraph.core.constants import constant_key
 from gfxgraph.core.bucket_sizes import Buckets, Octaves
 from gfxgraph.callables.buckets import Dims

@@ -34,8 +34,8 @@ from gfxgraph.capture.graph import BridgedGraph
 from gfxgraph.capture.record.streams import wait_for
 from gfxgraph.capture.replay.graph_tensors import Layout, used_on
 from gfxgraph.capture.replay.rollback import Rollback
+from gfxgraph.core.eviction import Held, shown, to_evict
 from gfxgraph.core.locks import new_lock
-from gfxgraph.core.memory_budget import Held, shown, to_evict
 from gfxgraph.core.tape import leaves
 from gfxgraph.errors import GuardMismatch, ReplayError
 from gfxgraph.guard import guard

@@ -108,7 +108,7 @@ def run_native(path: Path, *, as_json: bool = False) -> int:
     _contract.can_be_written(path)
     lang = config.language_of()
     # lazily: other commands start without it
-    from gfxgraph.selftest.native.suite import NativeSuite
+    from gfxgraph.selftest.native.native_suite import NativeSuite
     from gfxgraph.selftest.suite import write
 
     suite = NativeSuite()

@@ -41,16 +41,16 @@ def command(target: str, expressions: tuple[str, ...], simulate: str, form: str,
     """
     try:
         # lazily: it needs torch
-        from gfxgraph.reporting import check
+        from gfxgraph.reporting import capture_check
     except ImportError as error:
         raise ActivationError("no_torch", python=sys.executable, quote=str(error)) from error
     # What the function prints is not our output.
     with contextlib.redirect_stdout(sys.stderr), _contract.working(f"check: {target}"):
         try:
-            checked = check.run(target, expressions, simulate or _contract.DEFAULT_PROFILE)
-        except check.CannotCheck as error:
+            checked = capture_check.run(target, expressions, simulate or _contract.DEFAULT_PROFILE)
+        except capture_check.CannotCheck as error:
             if form == "github":
-                click.echo(check.annotation("error", str(error), *(error.place or ())), file=sys.__stdout__)
+                click.echo(capture_check.annotation("error", str(error), *(error.place or ())), file=sys.__stdout__)
             raise
     if as_json or form == "json":
         click.echo(json.dumps(checked.as_dict()))

@@ -10,7 +10,7 @@ from gfxgraph import config
 from gfxgraph.cli import _contract
 from gfxgraph.diagnostics.render import visible
 from gfxgraph.errors import check_settings
-from gfxgraph.hardware.device import DeviceInfo, device_info, torch_rocm_status
+from gfxgraph.hardware.chosen_device import DeviceInfo, device_info, torch_rocm_status
 from gfxgraph.hardware.machine import Machine
 from gfxgraph.hardware.topology import gpus
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gfxgraph.cli import _contract
-from gfxgraph.diagnostics.explain import code_of
+from gfxgraph.diagnostics.explainer import code_of
 from gfxgraph.diagnostics.explanation import Explanation, Match
 from gfxgraph.diagnostics.index import names
 from gfxgraph.hardware import advice

@@ -10,8 +10,8 @@ tensor and a flag), the older meaning is here alone; docs/older-names.md goes th
 is in here: names, arguments and kinds of results are its, as its documentation and its tests state them.
 
     graph_classes.py  the three classes of graphs, over graphed callables
-    graphs.py     switching on and off, counters, what 1.1.0 had else of those classes
-    guard.py      layouts, faults, red zones
+enabling.py   switching on and off, counters, what 1.1.0 had else of those classes
+memory_guard.py  layouts, faults, red zones
     diagnosis.py  errors explained
     waves.py      software wave64 and wave128
     devices.py    GPU, PyTorch and what else is installed
@@ -23,11 +23,11 @@ from __future__ import annotations
 from importlib import import_module
 
 _ROOMS = {
-    "graphs": (
+"enabling": (
         "enable", "disable", "is_enabled", "stats", "health_check", "BridgedCUDAGraph", "ShapeBucketPool",
         "ConditionalGraph",
     ),
-    "guard": (
+"memory_guard": (
         "guard_level", "validate_layout", "make_safe", "make_capture_safe", "GfxGraphFault", "is_illegal_access",
         "localize_fault", "RedZone", "apply_deep_guard_env", "compute_sanitizer_cmd",
     ),

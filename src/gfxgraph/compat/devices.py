@@ -10,7 +10,7 @@ from types import ModuleType
 
 from gfxgraph import config
 from gfxgraph.errors import ActivationError
-from gfxgraph.hardware import device, software
+from gfxgraph.hardware import chosen_device, software
 from gfxgraph.process import process
 from gfxgraph.startup.child_environment import refuse_unsuitable
 
@@ -59,12 +59,12 @@ class DeviceInfo:
 
 def detect_device(refresh: bool = False) -> DeviceInfo | None:
     """The GPU, None where none is found; looked up at each call, so that ``refresh`` changes nothing."""
-    found = device.device_info()
+    found = chosen_device.device_info()
     # Where the kernel tells of none (another vendor's, WSL), torch is asked, as 1.1.0 asked it.
     torch = _torch_with_a_gpu()
     if not found.arch and torch is not None:
         torch.cuda.init()
-        found = device.device_info()
+        found = chosen_device.device_info()
     if not found.arch:
         return None
     free = torch.cuda.mem_get_info()[0] if torch is not None else 0
@@ -95,7 +95,7 @@ def _torch_with_a_gpu() -> ModuleType | None:
 
 def arch_descriptor() -> str:
     """The GPU's target in a few words."""
-    found = device.device_info()
+    found = chosen_device.device_info()
     if not found.arch:
         return "no GPU known"
     return f"{found.arch} ({found.family or 'unknown family'}, wave{found.wavefront})"
@@ -103,7 +103,7 @@ def arch_descriptor() -> str:
 
 def torch_rocm_status() -> dict[str, object]:
     """``installed``, ``is_rocm``, ``torch_version``, ``hip_version``, ``cuda_available`` and ``message``."""
-    found = device.torch_rocm_status()
+    found = chosen_device.torch_rocm_status()
     names = ("is_rocm", "torch_version", "hip_version", "message")
     return {
         "installed": found["kind"] != "none",

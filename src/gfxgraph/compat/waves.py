@@ -7,7 +7,7 @@ import re
 from gfxgraph import config
 from gfxgraph.compat.diagnosis import Diagnosis, explain
 from gfxgraph.config import WaveMode
-from gfxgraph.hardware.device import device_info
+from gfxgraph.hardware.chosen_device import device_info
 
 __all__ = ["detect_wave64", "plan_software_wave", "should_convert", "wave_mode"]
 

@@ -9,7 +9,7 @@ Stays out: torch, drivers, clocks, environment; files, but for a table of its ow
     constants.py         when two values that are not tensors are the same constant
     strides.py           what is unusual about a tensor's memory
     bucket_sizes.py      the sizes that are captured, and which of them serves a call
-    memory_budget.py     what a further capture will need, and what must go for it
+    eviction.py          what a further capture will need, and what must go for it
     eager_or_graph.py    eager or graph, by timings
     counters.py          captures, replays, splits and every fallback with its reason
     replaced.py          attributes that were replaced, and how they are put back

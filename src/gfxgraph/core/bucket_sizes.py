@@ -50,7 +50,8 @@ class Buckets:
 
 @dataclass(frozen=True)
 class Octaves:
-    """So many buckets from each power of two to the next, without limit; one row in ``parts + 1`` at most is padding.
+    """So many buckets from each power of two to the next (four for "auto", callables/buckets.py), without limit; one
+    row in ``parts + 1`` at most is padding.
 
     Args:
         parts: a power of two; 1 for powers of two alone.

@@ -21,7 +21,7 @@ class Replaced:
 
     def replace(self, owner: object, name: str, new: object) -> None:
         """Set an attribute until ``undo``; one that was inherited is removed then."""
-        self.steps.append(partial(put_back, owner, name, vars(owner).get(name, ABSENT)))
+        self.steps.append(partial(restore_attribute, owner, name, vars(owner).get(name, ABSENT)))
         self.names.append(f"{getattr(owner, '__name__', owner)}.{name}")
         setattr(owner, name, new)
 
@@ -40,7 +40,7 @@ class Replaced:
         self.undo()
 
 
-def put_back(owner: object, name: str, old: object) -> None:
+def restore_attribute(owner: object, name: str, old: object) -> None:
     """Restore what ``vars(owner)`` had under a name; ``ABSENT``: nothing."""
     if old is not ABSENT:
         setattr(owner, name, old)

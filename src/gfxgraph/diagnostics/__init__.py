@@ -17,7 +17,7 @@ Stays out: torch, drivers, our own exceptions (`gfxgraph.errors` imports this ro
     situation.py      finds the GPU and system that a text comes from
     libraries.py      names the package that holds a missing file (libraries.toml)
     unknown_errors.py handles unknown errors: names the component
-    explain.py        explains a code, a status, an exception, a text, a scan
+explainer.py      explains a code, a status, an exception, a text, a scan
     explanation.py    the answer: plain data, text, JSON
     render.py         an entry and its values as text
     hooks.py          explanations of uncaught exceptions, in threads and asyncio too

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from gfxgraph import config
-from gfxgraph.diagnostics.explain import explain as plainly
+from gfxgraph.diagnostics.explainer import explain as plainly
 from gfxgraph.diagnostics.explanation import Explanation
 
 explain: Callable[[BaseException], Explanation] = plainly

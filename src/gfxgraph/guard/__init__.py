@@ -11,7 +11,7 @@ Stays out: capturing itself; graphs without a guard do not depend on this folder
     live_memory.py  the allocator's state; tensor_names.py the program's names for its tensors
     flight_recorder.py  tier 2: the file that outlives the process
     localize.py     tier 2: replay by node walk, and a fault's text
-    zoned_pool.py   tier 3: a pool that gives each allocation a segment of its own; redzone_allocator.cpp
+    redzone_pool.py   tier 3: a pool that gives each allocation a segment of its own; redzone_allocator.cpp
     redzones.py     tier 3: bytes around every allocation that must not be written
     guard.py        all of it for one graph, and the hooks that graphs call
 """

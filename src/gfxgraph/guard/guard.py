@@ -16,7 +16,7 @@ from gfxgraph.capture.replay.node_walk import can_walk, walk
 from gfxgraph.core.fault_report import NodeInfo
 from gfxgraph.core.memory_map import Allocation
 from gfxgraph.errors import CaptureError, DriverError, GfxGraphFault
-from gfxgraph.guard import flight_recorder, zoned_pool
+from gfxgraph.guard import flight_recorder, redzone_pool
 from gfxgraph.guard.layout import repaired
 from gfxgraph.guard.live_memory import Lines, LiveMemory, allocations, when_there_is_a_device
 from gfxgraph.guard.localize import fault_at, is_fault
@@ -265,10 +265,10 @@ class DeepCapture:
     """
 
     def __init__(self) -> None:
-        zoned_pool.let_go_of_unused()
+        redzone_pool.release_unused()
         self.zones: RedZones | None = None
         try:
-            self.zones = RedZones(zoned_pool.ZonedPool())
+            self.zones = RedZones(redzone_pool.RedZonePool())
         except CaptureError as error:
             process.require().report("guard_without_red_zones", str(error.fields.get("why")), "", "")
         use_cache(True)

@@ -26,8 +26,8 @@ from gfxgraph.core.memory_map import Allocation
 from gfxgraph.errors import GfxGraphFault
 from gfxgraph.guard.live_memory import user_line
 from gfxgraph.guard.nodes import SegmentNode
+from gfxgraph.guard.redzone_pool import RedZonePool
 from gfxgraph.guard.tensor_names import TensorNames, describe
-from gfxgraph.guard.zoned_pool import ZonedPool
 from gfxgraph.process import process
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def fill(zones: Sequence[Zone]) -> None:
         zone.tensor().fill_(PATTERN)
 
 
-def look(zones: Sequence[Zone]) -> list[Overrun]:
+def find_overruns(zones: Sequence[Zone]) -> list[Overrun]:
     """The zones that no longer hold the pattern."""
     if not zones:
         return []
@@ -93,7 +93,7 @@ def look(zones: Sequence[Zone]) -> list[Overrun]:
 class RedZones:
     """The zones of one captured graph."""
 
-    def __init__(self, pool: ZonedPool) -> None:
+    def __init__(self, pool: RedZonePool) -> None:
         self.pool = pool
         self.zones: list[Zone] = []
         self._before: list[tuple[SegmentStep, Rollback]] = []
@@ -124,7 +124,7 @@ class RedZones:
         Raises:
             GfxGraphFault: `red_zone_overwritten`, with the first replay that did it.
         """
-        overruns = look(self.zones)
+        overruns = find_overruns(self.zones)
         if not overruns:
             return
         for overrun in overruns:
@@ -158,7 +158,7 @@ class RedZones:
             nodes = guard.nodes(segment)
 
             def changed(position: int, _: int, nodes: list[SegmentNode] = nodes) -> bool:
-                if look(zones) and position < len(nodes):
+                if find_overruns(zones) and position < len(nodes):
                     found.append((position, nodes[position]))
                     return True
                 return False

@@ -10,7 +10,7 @@ Stays out: torch, driver calls, anything that could wake or hang a GPU.
     time_limit.py     a call that may hang, with a limit
     versions.py       versions and ranges of them
     architectures.py  what is known of each gfx target (architectures.toml)
-    device.py         the device that decisions are made for
+chosen_device.py  the device that decisions are made for
     defect_environment.py  what decisions about defects depend on
     defects.py        known defects and what is done about each (defects.toml)
     advice.py         ``explain``, ``diagnose`` and ``install_diagnostics`` for this machine

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gfxgraph import config
-from gfxgraph.diagnostics import explain as words
+from gfxgraph.diagnostics import explainer as words
 from gfxgraph.diagnostics import hooks
 from gfxgraph.diagnostics.causes import numbers, values
 from gfxgraph.diagnostics.explanation import Explanation
@@ -24,7 +24,7 @@ from gfxgraph.diagnostics.situation import APUS, Situation
 
 if TYPE_CHECKING:
     from gfxgraph.diagnostics.scan import Scanner
-    from gfxgraph.hardware.device import DeviceInfo
+    from gfxgraph.hardware.chosen_device import DeviceInfo
     from gfxgraph.hardware.facts import Site
 
 
@@ -145,7 +145,7 @@ def _device() -> DeviceInfo:
     """The device; an empty one where GFXGRAPH_ARCH names none: an error is explained all the same."""
     # lazily: explaining one line needs none of it
     from gfxgraph.errors import ConfigError
-    from gfxgraph.hardware.device import DeviceInfo, device_info
+    from gfxgraph.hardware.chosen_device import DeviceInfo, device_info
 
     try:
         return device_info()

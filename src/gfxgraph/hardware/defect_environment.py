@@ -13,7 +13,7 @@ from pathlib import Path
 from gfxgraph import config, files
 from gfxgraph.errors import ConfigError
 from gfxgraph.hardware import versions
-from gfxgraph.hardware.device import override_for
+from gfxgraph.hardware.chosen_device import override_for
 from gfxgraph.hardware.machine import Machine
 from gfxgraph.hardware.software import Torch, find_rocm, find_torch, runtime_version
 from gfxgraph.hardware.topology import gpus

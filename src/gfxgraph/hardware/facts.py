@@ -25,7 +25,7 @@ from gfxgraph import config
 from gfxgraph.hardware import bad_versions, versions
 from gfxgraph.hardware.access import container, device_nodes, has_amd_gpu
 from gfxgraph.hardware.architectures import architecture, name_of_override
-from gfxgraph.hardware.device import override_for
+from gfxgraph.hardware.chosen_device import override_for
 from gfxgraph.hardware.machine import Machine
 from gfxgraph.hardware.software import (
     Rocm,

@@ -15,7 +15,7 @@ from typing import Any
 from gfxgraph import config, torch_names
 from gfxgraph.config import Activation, Config
 from gfxgraph.core.locks import new_lock
-from gfxgraph.core.replaced import ABSENT, put_back
+from gfxgraph.core.replaced import ABSENT, restore_attribute
 from gfxgraph.driver import locate
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.errors import check_settings
@@ -42,7 +42,7 @@ def is_enabled() -> bool:
 
 def replace(owner: object, name: str, new: object) -> None:
     """Patch an attribute with ``new`` until the bridge is switched off."""
-    undo.append(functools.partial(put_back, owner, name, vars(owner).get(name, ABSENT)))
+    undo.append(functools.partial(restore_attribute, owner, name, vars(owner).get(name, ABSENT)))
     setattr(owner, name, new)
 
 

@@ -9,7 +9,7 @@ Stays out: capturing and replaying, the command line.
     profile_text.py  a profile as tables, and for Perfetto; without torch
     profile.py     GPU time inside graphs, by module, line and kernel
     dump.py        copies of tensors inside a graph; two such dumps compared
-    check.py       finds the parts of a function that cannot be captured, in the simulator
+capture_check.py  finds the parts of a function that cannot be captured, in the simulator
     write_process_file.py  a process's data for ``gfxgraph run --report``
     process_files.py  reads that data, without torch
     run_line.py    the line with which a run ends and its page begins

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gfxgraph.core.eviction import shown
 from gfxgraph.core.fault_report import TensorUse
-from gfxgraph.core.memory_budget import shown
 
 Triple = tuple[int, int, int]
 

@@ -34,7 +34,7 @@ from typing import Any
 
 import gfxgraph
 from gfxgraph import config, files
-from gfxgraph.diagnostics.explain import explain
+from gfxgraph.diagnostics.explainer import explain
 from gfxgraph.errors import ActivationError, ConfigError
 from gfxgraph.hardware import defects
 from gfxgraph.hardware.defect_environment import Environment, detect

@@ -25,7 +25,7 @@ from typing import Any
 import gfxgraph
 from gfxgraph import files
 from gfxgraph.errors import GfxGraphError
-from gfxgraph.hardware.device import device_info
+from gfxgraph.hardware.chosen_device import device_info
 from gfxgraph.process import process
 
 PASS, FAIL, REFUSED, SKIP = 0, 1, 2, 77

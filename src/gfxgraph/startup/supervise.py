@@ -232,7 +232,7 @@ def run_guarded(
         decided = defects.decide(defect_environment.detect())
         environment = {**decided.set_env, **decided.env, **environment, VARIABLE: str(home)}
         lang = config.language_of(environment)
-        hangs = _HangWatch(home, limit_s, write, lang)
+        hangs = HangWatchdog(home, limit_s, write, lang)
         status, said = _listen(argv, environment, hangs.end_if_stuck)
         if not hangs.found and (
             text := _report(home, status, said, lang) or (status and explained(status, said, lang))
@@ -244,7 +244,7 @@ def run_guarded(
 
 
 @dataclass(slots=True)
-class _HangWatch:
+class HangWatchdog:
     """Reports and ends a guarded program that makes no progress."""
 
     home: Path

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from gfxgraph.diagnostics.explain import conclude
+from gfxgraph.diagnostics.explainer import conclude
 from gfxgraph.diagnostics.scan import Scanner
 
 # Full of words that expressions lead to, without being a message.

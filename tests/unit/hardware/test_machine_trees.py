@@ -7,7 +7,7 @@ import pytest
 from gfxgraph.hardware import defect_environment, facts, findings, software
 from gfxgraph.hardware.access import container, device_nodes
 from gfxgraph.hardware.architectures import architectures, name_of_override, name_of_target
-from gfxgraph.hardware.device import device_info
+from gfxgraph.hardware.chosen_device import device_info
 from gfxgraph.hardware.facts import Site
 from gfxgraph.hardware.findings import CheckResult, CheckState
 from gfxgraph.hardware.software import find_rocm, find_torch

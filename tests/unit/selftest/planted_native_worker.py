@@ -11,9 +11,9 @@ from pathlib import Path
 
 from gfxgraph import files
 from gfxgraph.errors import DriverError
-from gfxgraph.selftest.native import suite, worker
+from gfxgraph.selftest.native import native_suite, native_worker
 
-CELLS = files.read_json(Path(suite.__file__).parent / "tables" / "7.2.4.json")["cells"]
+CELLS = files.read_json(Path(native_suite.__file__).parent / "tables" / "7.2.4.json")["cells"]
 
 
 def perform(job):
@@ -37,6 +37,6 @@ def perform(job):
     return {}
 
 
-worker.perform = perform
+native_worker.perform = perform
 if __name__ == "__main__":
-    worker.main()
+    native_worker.main()

@@ -9,10 +9,10 @@ import pytest
 from tests.emulator.capture_rules import as_capture
 
 from gfxgraph.selftest.native import capture_table as table
-from gfxgraph.selftest.native import suite
+from gfxgraph.selftest.native import native_suite
 from gfxgraph_simulator import profiles
 
-TABLES = {path.stem: path for path in (Path(suite.__file__).parent / "tables").glob("*.json")}
+TABLES = {path.stem: path for path in (Path(native_suite.__file__).parent / "tables").glob("*.json")}
 PROFILES = {"6.4.3": "hip-6.4", "7.2.4": "hip-7.2"}
 
 
@@ -44,10 +44,10 @@ def test_differing_cells_are_told_with_their_meaning() -> None:
     known = json.loads(TABLES["6.4.3"].read_text("utf-8"))["cells"]
     here = {name: dict(row) for name, row in known.items()}
     here["launch"]["global"], here["malloc"]["global"] = "refuses 900", "runs"
-    told = suite.differences(here, known)
+    told = native_suite.differences(here, known)
     assert [(each["call"], each["mode"], each["here"]) for each in told] == [
         ("launch", "global", "refuses 900"),
         ("malloc", "global", "runs"),
     ]
     assert "may fail here" in told[0]["means"] and "nothing to do" in told[1]["means"]
-    assert suite.nearest("7.2.60000")[0] == "7.2.4" and suite.nearest("6.4.43484")[0] == "6.4.3"
+    assert native_suite.nearest("7.2.60000")[0] == "7.2.4" and native_suite.nearest("6.4.43484")[0] == "6.4.3"

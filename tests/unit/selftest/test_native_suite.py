@@ -14,22 +14,22 @@ from click.testing import CliRunner
 from gfxgraph.cli import _selftest, doctor
 from gfxgraph.driver import library
 from gfxgraph.errors import DriverError
-from gfxgraph.selftest.native import suite
+from gfxgraph.selftest.native import native_suite
 
 
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.setattr(library, "find", lambda backend: None)
-    monkeypatch.setattr(suite, "WORKER", "planted_native_worker")
-    monkeypatch.setattr(suite, "JOB_LIMIT_S", 1)
-    monkeypatch.setattr(suite.native, "library_path", lambda: None)
+    monkeypatch.setattr(native_suite, "WORKER", "planted_native_worker")
+    monkeypatch.setattr(native_suite, "JOB_LIMIT_S", 1)
+    monkeypatch.setattr(native_suite.native, "library_path", lambda: None)
     return monkeypatch
 
 
 def test_whatever_ends_a_job_the_report_tells(planted, tmp_path, capsys):
     """A signal, an error and a hang are outcomes of one job each; a cell that differs is told with what it means."""
-    planted.setattr(suite, "NativeSuite", functools.partial(suite.NativeSuite, programs=range(3)))
+    planted.setattr(native_suite, "NativeSuite", functools.partial(native_suite.NativeSuite, programs=range(3)))
     path = tmp_path / "report.json"
     assert _selftest.run_native(path) == 1
     report, shown = json.loads(path.read_text()), capsys.readouterr().out
@@ -49,10 +49,10 @@ def test_whatever_ends_a_job_the_report_tells(planted, tmp_path, capsys):
 
 def test_the_end_of_the_time_is_the_end(planted, tmp_path, capsys):
     """Where jobs hang, the report comes in time and says what did not run: that is no pass."""
-    planted.setattr(suite, "JOB_LIMIT_S", 60)
-    limited = functools.partial(suite.NativeSuite, limit_s=4, programs=[1, 1, 1, 1, 1, 1, 1, 1, 1])
-    planted.setattr(suite, "NativeSuite", limited)
-    planted.setattr(suite, "SCENARIOS", {"joined_graph": None})
+    planted.setattr(native_suite, "JOB_LIMIT_S", 60)
+    limited = functools.partial(native_suite.NativeSuite, limit_s=4, programs=[1, 1, 1, 1, 1, 1, 1, 1, 1])
+    planted.setattr(native_suite, "NativeSuite", limited)
+    planted.setattr(native_suite, "SCENARIOS", {"joined_graph": None})
     begun = time.monotonic()
     assert _selftest.run_native(tmp_path / "report.json") == 1
     assert time.monotonic() - begun < 10

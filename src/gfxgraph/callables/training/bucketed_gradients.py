@@ -12,7 +12,7 @@ Why the backward needs no trace of its own: where each row of a result depends o
 on what has no rows, the Jacobian has a block for each row, and so has its transpose. No gradient of a row depends on
 another row; one of what has no rows (weights) is a sum over rows, to which a padded row adds its block times zero.
 That is zero, for padding repeats the last row: its block is finite where that row's is. An operation whose backward
-is not the transpose of its forward is named by operator_rules.py, and so is a function that has a backward of its own.
+is not the transpose of its forward is named by operator_rules.py, and so is a function with a backward of its own.
 
 The first call of a bucket is also run as it is and padded, forward and backward, and compared: the second line.
 Source: decision 0340; tests/conformance/test_training_buckets.py.

@@ -14,7 +14,7 @@ from ctypes import CFUNCTYPE, byref, c_int, c_size_t, c_ulonglong, c_void_p, cre
 from typing import Any
 
 from gfxgraph.driver.graphs import GraphDriver
-from gfxgraph.selftest.native.machine import NBYTES, HipCalls
+from gfxgraph.selftest.native.hip_calls import NBYTES, HipCalls
 from gfxgraph.types import CaptureStatus
 
 MODES = ("global", "thread_local", "relaxed")

@@ -12,7 +12,7 @@ from typing import Any
 
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.selftest.native.capture_table import CALLS, Answer, Trial, beside, fork
-from gfxgraph.selftest.native.machine import NBYTES, HipCalls
+from gfxgraph.selftest.native.hip_calls import NBYTES, HipCalls
 
 Seen = dict[str, Any]
 JOINED_LAST = {"join_right_before_the_end"}

@@ -15,7 +15,7 @@ from gfxgraph.driver import hiprtc
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.driver.small_copies import MOST
 from gfxgraph.errors import DriverError
-from gfxgraph.selftest.native.machine import ADD_LAYOUT, NBYTES, HipCalls, N
+from gfxgraph.selftest.native.hip_calls import ADD_LAYOUT, NBYTES, HipCalls, N
 from gfxgraph.types import CaptureStatus, NodeKind
 
 Facts = dict[str, Any]

@@ -18,7 +18,7 @@ from typing import Any
 
 from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.errors import DriverError
-from gfxgraph.selftest.native.machine import HipCalls
+from gfxgraph.selftest.native.hip_calls import HipCalls
 from gfxgraph.types import CaptureStatus
 
 ADD, FILL, COPY, RECORD, WAIT = "add", "fill", "copy", "record", "wait"

@@ -39,7 +39,7 @@ class SimulatedFences:
     fence_nbytes = 4096
 
 
-class ZonedPool:
+class RedZonePool:
     """One capture's pool."""
 
     def __init__(self) -> None:
@@ -62,10 +62,10 @@ class ZonedPool:
         return sorted((s["address"], s["total_size"]) for s in own)
 
 
-_pools: list[ZonedPool] = []
+_pools: list[RedZonePool] = []
 
 
-def let_go_of_unused() -> None:
+def release_unused() -> None:
     """Free the pools whose graphs are gone."""
     for zoned in list(_pools):
         if zoned.made_under.platform == "simulator" and zoned.made_under is not process.current():

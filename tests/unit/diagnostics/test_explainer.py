@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gfxgraph.diagnostics.explain import conclude, explain
+from gfxgraph.diagnostics.explainer import conclude, explain
 from gfxgraph.diagnostics.scan import Scanner
 from gfxgraph.errors import CaptureError
 from gfxgraph.hardware.advice import family_of

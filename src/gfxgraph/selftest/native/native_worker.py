@@ -1,6 +1,6 @@
 """Jobs of the native self-test, each in a process forked for it, which loads the runtime and ends with the job.
 
-    python -m gfxgraph.selftest.native.worker < JOBS
+    python -m gfxgraph.selftest.native.native_worker < JOBS
 
 One JSON object a line, there and back. Forked, not started anew: two hundred starts of Python cost more than the jobs.
 This process never loads the runtime, which a fork would not survive.
@@ -29,7 +29,7 @@ from gfxgraph.driver.graphs import GraphDriver
 from gfxgraph.errors import GfxGraphError
 from gfxgraph.reporting.run_line import how_ended
 from gfxgraph.selftest.native import capture_table, experiments, scenarios, stream_programs
-from gfxgraph.selftest.native.machine import KERNELS, HipCalls
+from gfxgraph.selftest.native.hip_calls import KERNELS, HipCalls
 
 Job = Mapping[str, Any]
 """``kind``, ``name``, ``limit_s``, ``code``: the file of the kernels' code object; ``mode`` or ``how``."""

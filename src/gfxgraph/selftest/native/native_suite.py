@@ -1,7 +1,7 @@
 """The native self-test: what HIP's captures, streams and graphs do on the GPU that is there, as one report.
 
 Problem: the first row about a GPU nobody here has must come from its owner, who may have no torch; a wrong step in a
-capture ends the process, and some never end. Idea: jobs in processes of their own (worker.py), as many as fit the
+capture ends the process, and some never end. Idea: jobs in processes of their own (native_worker.py), as many as fit the
 time, and a report of known size, which says in which cells HIP differs from the tables measured here and what that
 means. It holds no user name, host name or path.
 """
@@ -36,7 +36,7 @@ from gfxgraph.selftest.native.scenarios import SCENARIOS
 from gfxgraph.selftest.suite import _environment_of_a_case, scrubbed
 
 SCHEMA = 1
-WORKER = "gfxgraph.selftest.native.worker"
+WORKER = "gfxgraph.selftest.native.native_worker"
 LIMIT_S = 170.0
 JOB_LIMIT_S = 20
 N_PROGRAMS = 50

@@ -14,27 +14,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gfxgraph.hardware.architectures import Architecture as Arch
 from gfxgraph.hardware.architectures import architectures
 
-
-@dataclass(frozen=True, slots=True)
-class Arch:
-    """One gfx target. ``lds_kib`` is 0 where it is not known."""
-
-    name: str
-    family: str
-    wave: int
-    lds_kib: int
-    fp8: str
-    matrix: str
-
-    @property
-    def is_cdna(self) -> bool:
-        return self.family.startswith("CDNA")
-
-    @property
-    def is_rdna(self) -> bool:
-        return self.family.startswith("RDNA")
+__all__ = ["ALL", "FNUZ", "GCN5", "GFX94", "WAVE32", "WAVE64", "Arch", "ArchSet", "select", "table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +37,7 @@ class ArchSet:
 @lru_cache(maxsize=1)
 def table() -> tuple[Arch, ...]:
     """Every architecture a port may target, in the order of ``hardware``'s table."""
-    return tuple(
-        Arch(name=a.name, family=a.family, wave=a.wavefront, lds_kib=a.lds_kib, fp8=a.fp8, matrix=a.matrix)
-        for a in architectures().values()
-        if not a.family.startswith("GCN4")
-    )
+    return tuple(a for a in architectures().values() if not a.family.startswith("GCN4"))
 
 
 def select(spec: str | Iterable[str] | None) -> tuple[Arch, ...]:
@@ -88,8 +67,8 @@ def select(spec: str | Iterable[str] | None) -> tuple[Arch, ...]:
 
 
 ALL = ArchSet("all", lambda a: True)
-WAVE64 = ArchSet("wave64", lambda a: a.wave == 64)
-WAVE32 = ArchSet("wave32", lambda a: a.wave == 32)
+WAVE64 = ArchSet("wave64", lambda a: a.wavefront == 64)
+WAVE32 = ArchSet("wave32", lambda a: a.wavefront == 32)
 FNUZ = ArchSet("fp8-fnuz", lambda a: a.fp8 == "fnuz")
 GFX94 = ArchSet("gfx94x", lambda a: a.family == "CDNA3")
 GCN5 = ArchSet("gcn5", lambda a: a.family == "GCN5")

@@ -61,9 +61,8 @@ def audit(
         progress: called with files done and files in all.
 
     Raises:
-        AuditError: the path does not exist, the revision is not known, or a parser is not installed.
+        AuditError: the path does not exist, or the revision is not known.
     """
-    require_parsers()
     if not os.path.exists(path):
         raise AuditError(f"{path}: no such file or folder")
     project = discover(path, max_bytes=max_bytes, vendored=vendored)
@@ -93,18 +92,6 @@ def audit(
         ordered = sorted(getattr(report, name), key=lambda f: (f.path, f.line, f.column, f.rule))
         setattr(report, name, [f for f in ordered if keep(f)])
     return report
-
-
-def require_parsers() -> None:
-    """Refuse at the start where the parsers are missing.
-
-    Raises:
-        AuditError: names what is missing and how to get it.
-    """
-    import importlib.util
-
-    if importlib.util.find_spec("packaging") is None:
-        raise AuditError("gfxgraph port needs packaging: in a checkout, pip install '.[port]'")
 
 
 _worker: tuple[Project, tuple[Arch, ...]] | None = None

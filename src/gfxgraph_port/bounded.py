@@ -19,7 +19,6 @@ from re import Match, Pattern, error, escape
 I = IGNORECASE = re.I  # noqa: E741 - the name that ``re`` has
 M = MULTILINE = re.M
 S = DOTALL = re.S
-X = VERBOSE = re.X
 __all__ = [
     "Match", "Pattern", "bound", "compile", "error", "escape", "findall", "finditer", "fullmatch", "match", "search",
     "split", "sub",

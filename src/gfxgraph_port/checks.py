@@ -61,7 +61,7 @@ def made(kind: str, spec: Table) -> Check:
 
 def _idents(f: CppFile, wanted: str, ctx: Context) -> Found:
     known = ctx.project.macros.known  # a macro that only AMD's arm defines is the project's answer
-    own = ctx.project.own_names | {name for name, _, _, _ in f.defines()}
+    own = ctx.project.own_names | f.defines()
     for name, line, column in f.idents_like(wanted):
         if name not in own and known.get(name) != (True, False):
             yield line_hit(line, column, **_named(name, f.line_text(line)))
@@ -136,7 +136,7 @@ def _lines(f: TextFile, wanted: str, ctx: Context) -> Found:
             found = [(entry.line, match)]
         for number, match in found:
             text = next((g for g in match.groups() if g), match.group()).strip()
-            yield replace(entry_hit(f, entry, **_named(text, entry.text)), line=number, end_line=number)
+            yield replace(entry_hit(entry, **_named(text, entry.text)), line=number, end_line=number)
 
 
 _QUESTIONS: dict[str, dict[str, Question]] = {

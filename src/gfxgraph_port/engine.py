@@ -155,14 +155,12 @@ def _needed(kind: str) -> tuple[list[tuple[Rule, Check, frozenset[str]]], frozen
 
 def _audit_text(result: FileResult, context: Context, kind: str, text: str, archs: tuple[Arch, ...]) -> None:
     rules = wanted(kind, text.lower())
-    if kind == "python":
-        if rules:
-            _audit_python(result, context, text, rules, archs)
-    elif not rules:
+    if not rules:
         return
+    if kind == "python":
+        _audit_python(result, context, text, rules, archs)
     elif kind == "cpp":
-        file = CppFile(result.path, text)
-        _run_cpp(result, context, file, rules, archs)
+        _run_cpp(result, context, CppFile(result.path, text), rules, archs)
     elif kind == "requirements":
         needs = RequirementFile(result.path, text)
         for rule, check in rules:

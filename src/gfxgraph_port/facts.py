@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from gfxgraph_port import bounded as re
 from gfxgraph_port.budget import OutOfTimeError, processor_time
-from gfxgraph_port.guards.cpp import close_over
+from gfxgraph_port.guards.cpp import Sites, close_over
 from gfxgraph_port.model import SkippedFile
 from gfxgraph_port.project import Project, UnreadableError
-from gfxgraph_port.readers.directives import Arm, Directive, TooDeepError, arms_of, blank_comments, scan
+from gfxgraph_port.readers.directives import TooDeepError, arms_of, blank_comments, scan
 
 # A variable, member or parameter, a function or a macro that the project itself calls cudaSomething.
 _KEYWORD = r"(?!return\b|else\b|new\b|delete\b|throw\b|case\b|goto\b|typedef\b|sizeof\b|enum\b|const\b|volatile\b)"
@@ -41,30 +41,10 @@ CUDA_HEADER = re.compile(
 )
 
 
-class _Found:
-    """What has been seen so far, in sets; ``done`` freezes it into the project."""
-
-    def __init__(self) -> None:
-        self.conditionals: list[tuple[list[Directive], dict[int, Arm | None]]] = []
-        self.own: set[str] = set()
-        self.sources: set[str] = set()
-        self.modules: set[str] = set()
-        self.requires: set[str] = set()
-        self.cuda: set[str] = set()
-
-    def done(self, project: Project) -> None:
-        project.macros = close_over(self.conditionals)
-        project.cuda_sources = frozenset(self.cuda)
-        project.requires = frozenset(self.requires)
-        project.own_names = frozenset(self.own)
-        project.extension_sources = frozenset(self.sources)
-        project.extension_names = frozenset(self.modules)
-
-
 def gather(project: Project) -> None:
     """Macros by platform, names of the project's own, and what torch's hipify translates."""
-    found = _Found()
-    readers: dict[str, Callable[[Project, _Found, str, str], None]] = {
+    sites: Sites = {}
+    readers: dict[str, Callable[[Project, Sites, str, str], None]] = {
         "cpp": _cpp, "python": _python, "cmake": _build, "make": _build, "shell": _build,
         "requirements": _requirements,
     }  # fmt: skip
@@ -78,51 +58,50 @@ def gather(project: Project) -> None:
             continue  # the audit of the file itself reports it
         try:
             with processor_time():
-                reader(project, found, source.path, text)
+                reader(project, sites, source.path, text)
         except TooDeepError:
             continue  # likewise
         except OutOfTimeError:
             project.skipped.append(SkippedFile(source.path, "too slow", "its macros and names are not known"))
-    found.done(project)
+    project.macros = close_over(sites)
 
 
-def _cpp(project: Project, found: _Found, path: str, text: str) -> None:
+def _cpp(project: Project, sites: Sites, path: str, text: str) -> None:
     if path.endswith(".cu") or CUDA_HEADER.search(text):
-        found.cuda.add(path)
+        project.cuda_sources.add(path)
     if "cuda" in text and _OWN_NAME.search(_lines_with("cuda", text)):
         code = _lines_with("cuda", blank_comments(text))
-        found.own |= {name for m in _OWN_NAME.finditer(code) for name in m.groups() if name}
+        project.own_names |= {name for m in _OWN_NAME.finditer(code) for name in m.groups() if name}
     if _MAY_BE_OWN.search(text):
-        found.own |= set(_OWN_FUNCTION.findall(text))
+        project.own_names |= set(_OWN_FUNCTION.findall(text))
     if "#" in text and "define" in text and re.search(r"^[ \t]*#[ \t]*(el)?if", text, re.M):
         code = blank_comments(text)
         directives = scan(code)
         arms = arms_of(directives, code.count("\n") + 1)
-        defines = [d for d in directives if d.kind == "define"]
-        index: dict[int, Arm | None] = {}
-        for d in defines:
-            index[d.line] = next((a for a in reversed(arms) if a.first_line <= d.line <= a.last_line), None)
-        found.conditionals.append((defines, index))
+        for d in directives:
+            if d.kind == "define" and (name := d.body.split("(")[0].split()):
+                arm = next((a for a in reversed(arms) if a.first_line <= d.line <= a.last_line), None)
+                sites.setdefault(name[0], []).append(arm)
 
 
 def _lines_with(word: str, text: str) -> str:
     return "\n".join([line for line in text.split("\n") if word in line])
 
 
-def _python(project: Project, found: _Found, path: str, text: str) -> None:
+def _python(project: Project, sites: Sites, path: str, text: str) -> None:
     if path.endswith("setup.py"):
-        _requirements(project, found, path, text)
+        _requirements(project, sites, path, text)
     if "torch" not in text or not _EXTENSION.search(text):
         return
     project.has_torch_extension = True
-    found.modules |= set(re.findall(r"[\"'](?:\w+\.)*([A-Za-z]\w*_(?:cuda|ext|kernels?)\w*)[\"']", text))
+    project.extension_names |= set(re.findall(r"[\"'](?:\w+\.)*([A-Za-z]\w*_(?:cuda|ext|kernels?)\w*)[\"']", text))
     names = re.findall(r"(?<![\w./*-])[\w./*-]+\.(?:cu|cpp|cc|cuh)\b", text)
-    found.sources |= {m.rpartition("/")[2] for m in names}
+    project.extension_sources |= {m.rpartition("/")[2] for m in names}
 
 
-def _requirements(project: Project, found: _Found, path: str, text: str) -> None:
-    found.requires |= {m.lower() for m in _FRAMEWORK.findall(text)} or {"other"}
+def _requirements(project: Project, sites: Sites, path: str, text: str) -> None:
+    project.requires |= {m.lower() for m in _FRAMEWORK.findall(text)} or {"other"}
 
 
-def _build(project: Project, found: _Found, path: str, text: str) -> None:
+def _build(project: Project, sites: Sites, path: str, text: str) -> None:
     project.has_hip_build |= bool(_HIP_BUILD.search(text))

@@ -118,14 +118,14 @@ class Project:
     sources: list[Source] = field(default_factory=list)
     skipped: list[SkippedFile] = field(default_factory=list)
     macros: Macros = field(default_factory=Macros)
-    extension_sources: frozenset[str] = frozenset()
-    own_names: frozenset[str] = frozenset()
-    cuda_sources: frozenset[str] = frozenset()
-    extension_names: frozenset[str] = frozenset()
+    extension_sources: set[str] = field(default_factory=set)
+    own_names: set[str] = field(default_factory=set)
+    cuda_sources: set[str] = field(default_factory=set)
+    extension_names: set[str] = field(default_factory=set)
     has_torch_extension: bool = False
     has_hip_build: bool = False
     has_home: bool = False
-    requires: frozenset[str] = frozenset()
+    requires: set[str] = field(default_factory=set)
     diff: dict[str, frozenset[int]] | None = None
     _by_module: dict[str, list[str]] = field(default_factory=dict)
     _amd_keys: set[str] = field(default_factory=set)

@@ -148,15 +148,6 @@ class SimDriver(GraphDriver):
         finally:
             self._device.threads.mode = before
 
-    def device_copier(self) -> Callable[[int, int, int, int], int]:
-        def copy(to: int, source: int, nbytes: int, stream: int) -> int:
-            if self._stream(stream).capture is not None:
-                return codes.INVALID_VALUE
-            ctypes.memmove(to, source, nbytes)
-            return 0
-
-        return copy
-
     def copy_kernel(self, arch: str) -> SimulatedCopyKernel:  # type: ignore[override]
         with self._answering("hipModuleLoadData"):
             self._device.check_below("load")

@@ -241,15 +241,13 @@ class FailingDriver:
     def _failing(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
             if self._strikes(name):
-                if name == "device_copier.copy":
-                    return 2
                 raise DriverError(
                     "driver_call_failed", api=f"hip({name})", status="hipErrorUnknown", number=999, detail=""
                 )
             made = call(*(a._real if isinstance(a, _Handed) else a for a in args), **kwargs)
-            if name in ("frontier_reader", "device_copier"):
-                return self._failing(f"{name}.copy" if name == "device_copier" else f"{name}()", made)
-            return _Handed(made, name, self) if name in ("patcher", "copy_kernel", "joined") else made
+            if name == "frontier_reader":
+                return self._failing(f"{name}()", made)
+            return _Handed(made, name, self) if name in ("copy_kernel", "joined") else made
 
         return called
 

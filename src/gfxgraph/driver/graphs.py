@@ -156,16 +156,6 @@ class GraphDriver(ABC):
             self.table.forget_last_error()  # and the handle is garbage: never touched
         return status
 
-    def device_copier(self) -> Callable[[int, int, int, int], int]:
-        """Return the call ``copy(to, from, nbytes, stream)`` within one device; 0 where it was accepted.
-
-        For the hot path: a refusal is the caller's to handle, by a copy that says what is wrong.
-
-        Raises:
-            DriverError: `graph_api_missing`.
-        """
-        return self.table.function("copy")
-
     def copy_kernel(self, arch: str) -> CopyKernel:
         """Load the kernel that copies several stretches of memory in one launch; raises as `CopyKernel`."""
         return CopyKernel(self.table, arch)

@@ -55,7 +55,6 @@ FUNCTIONS = (
         ("wait_for",),
     ),
     F("synchronize", "hipStreamSynchronize", "cuStreamSynchronize", (H,)),
-    F("copy", "hipMemcpyDtoDAsync", "cuMemcpyDtoDAsync_v2", (H, H, N, H), ("device_copier",)),
     F("exchange_mode", "hipThreadExchangeStreamCaptureMode", "cuThreadExchangeStreamCaptureMode", (P,), ("relaxed",)),
     # kernels of ours
     F("load_module", "hipModuleLoadData", "cuModuleLoadData", (P, P), ("copy_kernel",)),

@@ -172,10 +172,9 @@ def fix_command(
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph_port.project import HOME
 
+    fixes, outcome = _fixes(path, arch, unsafe, loops, commands, hipify_to, real=real)
     if hipify_to is not None:
-        _copy(path, hipify_to)
         path, apply_ = hipify_to, True
-    fixes, outcome = _fixes(path, arch, unsafe, loops, commands, translates=hipify_to is not None, real=real)
     patch = "".join(f.patch() for f in fixes if f.new != f.old)
     edited = [] if dry_run else _write(path, fixes, None if apply_ else output, patch)
     status = _contract.FOUND if any(f.refused for f in fixes) else _contract.OK
@@ -200,9 +199,9 @@ def fix_command(
 
 
 def _fixes(
-    path: str, arch: str | None, unsafe: bool, loops: bool, commands: str | None, *, translates: bool, real: bool
+    path: str, arch: str | None, unsafe: bool, loops: bool, commands: str | None, hipify_to: str | None, *, real: bool
 ) -> tuple[list[FileFix], LoopOutcome]:
-    """The edits, by the rules alone or with the compiler."""
+    """The edits, by the rules alone or with the compiler; in a new copy of the tree, where one is asked for."""
     # lazily: the parsers are an extra, and help must be there without them
     from gfxgraph_port.audit import AuditError
     from gfxgraph_port.build.compiler import find_compiler
@@ -214,12 +213,15 @@ def _fixes(
     if loops and compiler is None:
         fail(_NO_COMPILER)
     targets = archs_of(arch)
+    if hipify_to is not None:
+        _copy(path, hipify_to)
+        path = hipify_to
     try:
         with _contract.working(f"port fix: {'compiling' if loops else 'reading the tree'}") as shown:
-            if not loops and not translates:
+            if not loops and hipify_to is None:
                 return (fixes := run.fix(path, unsafe=unsafe, archs=targets)), LoopOutcome(fixes)
             outcome = loop(
-                path, compiler, unsafe=unsafe, translates=translates, targets=targets, archs=_archs(arch),
+                path, compiler, unsafe=unsafe, translates=hipify_to is not None, targets=targets, archs=_archs(arch),
                 commands=commands, real=real, progress=lambda _stage, n, of: shown.update(n, of),
             )  # fmt: skip
             return outcome.fixes, outcome

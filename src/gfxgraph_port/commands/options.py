@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from typing import Any, NoReturn
 
@@ -35,13 +34,6 @@ def archs_of(spec: str | None) -> Any:
     except ValueError as error:
         known = [row.name for row in select(None)] + sorted({row.family for row in select(None)})
         _contract.refuse_name("architecture", str(spec), known, str(error).partition("known: ")[2] or str(error))
-
-
-def need_parsers() -> None:
-    """Refuse at the start where the parsers are missing; --help and this message must be there without them."""
-    for name in _contract.PORT_NEEDS:
-        if importlib.util.find_spec(name) is None:
-            _contract.refuse("extra_missing", module=name, extra="port")
 
 
 def fail(message: object) -> NoReturn:

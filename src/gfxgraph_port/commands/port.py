@@ -13,7 +13,7 @@ from rich.console import Console
 
 from gfxgraph.cli import _contract
 from gfxgraph_port.commands.fix import build_command, fix_command
-from gfxgraph_port.commands.options import ARCH, JSON, LANG, PATH, archs_of, fail, need_parsers
+from gfxgraph_port.commands.options import ARCH, JSON, LANG, PATH, archs_of, fail
 from gfxgraph_port.commands.verify import verify_group
 
 if TYPE_CHECKING:  # the parsers are an extra
@@ -21,20 +21,7 @@ if TYPE_CHECKING:  # the parsers are an extra
     from gfxgraph_port.registry import Loaded
 
 
-class _Group(_contract.Group):
-    """The subcommands; none but help runs without the parsers."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta["gfxgraph.help"] = bool({"-h", "--help"} & set(args))
-        return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> object:
-        if not ctx.meta["gfxgraph.help"]:
-            need_parsers()
-        return super().invoke(ctx)
-
-
-@click.group("port", cls=_Group, help="Audit, fix, build and verify a CUDA codebase for ROCm.")
+@click.group("port", cls=_contract.Group, help="Audit, fix, build and verify a CUDA codebase for ROCm.")
 def command() -> None:
     pass
 

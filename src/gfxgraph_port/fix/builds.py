@@ -133,7 +133,7 @@ def _make(path: str, text: str) -> tuple[list[Edit], list[EditRefusal]]:
     if "USE_HIP" in text or not re.search(r"nvcc|(?i:cuda)", text):
         return [], []
     up = "../" * path.count("/")
-    done, refused = _assignments(
+    done = _assignments(
         text,
         _MAKE,
         lambda name, value, pad: f"{pad}ifdef USE_HIP\n{pad}{name} := {value}\n{pad}endif",
@@ -145,14 +145,14 @@ def _make(path: str, text: str) -> tuple[list[Edit], list[EditRefusal]]:
         done[0] = replace(done[0], text=f"{head}\n{done[0].text}")
     else:
         done.insert(0, Edit(1, 0, f"{head}\n{first}", last_line=1, rule="build"))
-    return done, refused
+    return done, []
 
 
 def _shell(path: str, text: str) -> tuple[list[Edit], list[EditRefusal]]:
     home = f'"$(dirname "$0")/{"../" * path.count("/")}{HOME}"'
     return _assignments(
         text, _SHELL, lambda name, value, pad: f'{pad}if [ -n "${{USE_HIP:-}}" ]; then {name}={value}; fi', home
-    )
+    ), []
 
 
 def _recipe(path: str, text: str) -> tuple[list[Edit], list[EditRefusal]]:
@@ -175,13 +175,11 @@ def _recipe(path: str, text: str) -> tuple[list[Edit], list[EditRefusal]]:
     return [], []
 
 
-def _assignments(
-    text: str, pattern: re.Pattern[str], gated: Callable[[str, str, str], str], home: str
-) -> tuple[list[Edit], list[EditRefusal]]:
+def _assignments(text: str, pattern: re.Pattern[str], gated: Callable[[str, str, str], str], home: str) -> list[Edit]:
     """Below each variable that names nvcc or the toolkit's folder, the same variable for HIP."""
-    done = []
+    done: list[Edit] = []
     if "USE_HIP" in text:
-        return [], []
+        return done
     rows = text.split("\n")
     for number, row in enumerate(rows, 1):
         match = pattern.match(row[:2000])
@@ -200,7 +198,7 @@ def _assignments(
                 number, 0, f"{row}\n{gated(match['name'], instead, match['indent'])}", last_line=number, rule="build"
             )
         )
-    return done, []
+    return done
 
 
 def how_to_build(project: Project) -> list[str]:

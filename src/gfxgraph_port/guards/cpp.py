@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from gfxgraph_port.archs import Arch, select
 from gfxgraph_port.guards.names import AMD_WORDS, CLAIM_WORDS, CUDA_WORDS, NVIDIA_WORDS, arch_word, words
 from gfxgraph_port.guards.worlds import NVIDIA, UNKNOWN, DeviceKind, Value, all_of, any_of, negate, truth
-from gfxgraph_port.readers.directives import Arm, Directive, names_in
+from gfxgraph_port.readers.directives import Arm, names_in
 
 _NOT_ON_AMD = frozenset(
     {
@@ -138,38 +137,24 @@ def excluding_arm(arm: Arm | None, world: DeviceKind, macros: Macros) -> Arm | N
     return None
 
 
-@lru_cache(maxsize=1)
-def _samples() -> tuple[Arch, ...]:
-    return select("gfx90a,gfx942,gfx950,gfx1030,gfx1100,gfx1201,gfx1250")
+Sites = dict[str, list[Arm | None]]
 
 
-def close_over(files: Iterable[tuple[list[Directive], Mapping[int, Arm | None]]], rounds: int = 3) -> Macros:
+def close_over(sites: Sites, rounds: int = 3) -> Macros:
     """Learn the repository's macros from where they are defined.
 
     Args:
-        files: for each file its directives and, by line, the innermost arm.
+        sites: for each macro, the innermost arm of every definition.
         rounds: definitions that depend on definitions settle after a few passes.
     """
-    sites: dict[str, list[Arm | None]] = {}
-    for directives, arm_at in files:
-        for d in directives:
-            if d.kind == "define":
-                defined = d.body.split("(")[0].split()
-                if defined:
-                    sites.setdefault(defined[0], []).append(arm_at.get(d.line))
     guarded = {n: arms for n, arms in sites.items() if all(a is not None for a in arms)}
-    macros = Macros()
+    macros, samples = Macros(), select("gfx90a,gfx1030")
     for _ in range(rounds):
         fresh: dict[str, tuple[bool, bool]] = {}
         for name, arms in guarded.items():
-            others = arms
-            on_amd = any(
-                excluding_arm(a, DeviceKind(s), macros) is None
-                for a in others
-                for s in (_samples()[0], _samples()[3])
-            )
-            on_nvidia = any(excluding_arm(a, NVIDIA, macros) is None for a in others)
-            if others and on_amd != on_nvidia:
+            on_amd = any(excluding_arm(a, DeviceKind(s), macros) is None for a in arms for s in samples)
+            on_nvidia = any(excluding_arm(a, NVIDIA, macros) is None for a in arms)
+            if on_amd != on_nvidia:
                 fresh[name] = (on_amd, on_nvidia)
         if fresh == macros.known:
             break

@@ -61,7 +61,7 @@ def arch_word(word: str, arch: Arch) -> bool | None:
     if word == "cdna":
         return arch.is_cdna
     if word in ("rdna", "navi"):
-        return arch.is_rdna
+        return arch.family.startswith("RDNA")
     if re.fullmatch(r"cdna\d", word):
         return arch.family == word.upper()
     if re.fullmatch(r"rdna\d", word):
@@ -77,9 +77,9 @@ def arch_word(word: str, arch: Arch) -> bool | None:
     if word == "fnuz":
         return arch.fp8 == "fnuz"
     if word == "wave64":
-        return arch.wave == 64
+        return arch.wavefront == 64
     if word == "wave32":
-        return arch.wave == 32
+        return arch.wavefront == 32
     return None
 
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gfxgraph_port.readers.directives import Arm, Directive, arms_of, blank_comments, scan
+from gfxgraph_port.readers.directives import Arm, arms_of, blank_comments, scan
 
 if TYPE_CHECKING:
     from gfxgraph_port.archs import Arch
@@ -91,23 +91,10 @@ class CppFile:
             if arm.condition is not None:
                 yield arm
 
-    def defines(self) -> Iterator[tuple[str, bool, str, int]]:
-        """Macros as (name, takes arguments, body, line)."""
-        for d in self.directives:
-            parts = define_parts(d) if d.kind == "define" else None
-            if parts:
-                yield parts[0], parts[1], parts[2], d.line
-
-
-def define_parts(d: Directive) -> tuple[str, bool, str, int] | None:
-    """A ``#define`` as (name, takes arguments, body, where the body starts in the directive's text)."""
-    match = re.match(r"[ \t]*([A-Za-z_]\w*)(\([^)]*\))?", d.body)
-    if not match:
-        return None
-    start = match.end()
-    while start < len(d.body) and d.body[start] in " \t\n":
-        start += 1
-    return match.group(1), match.group(2) is not None, d.body[start:].rstrip(), start
+    def defines(self) -> set[str]:
+        """Names of the macros that the file defines."""
+        found = (_IDENT.match(d.body.lstrip(" \t")) for d in self.directives if d.kind == "define")
+        return {name.group() for name in found if name}
 
 
 def _arm_index(arms: list[Arm]) -> dict[int, Arm | None]:

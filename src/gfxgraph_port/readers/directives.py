@@ -42,7 +42,6 @@ class Arm:
 
     index: int
     parent: Arm | None
-    chain: int
     condition: ast.expr | None  # None for #else
     text: str
     line: int
@@ -50,7 +49,6 @@ class Arm:
     last_line: int = 0
     earlier: tuple[Arm, ...] = ()
     later: list[Arm] = field(default_factory=list)
-    arms: list[Arm] = field(default_factory=list)
 
     def lineage(self) -> list[Arm]:
         """From the outermost arm to this one."""
@@ -129,14 +127,10 @@ def arms_of(directives: list[Directive], n_lines: int) -> list[Arm]:
     """
     arms: list[Arm] = []
     stack: list[list[Arm]] = []
-    chains = 0
     for d in directives:
         if d.kind in ("if", "ifdef", "ifndef"):
             parent = stack[-1][-1] if stack else None
-            arm = Arm(
-                len(arms), parent, chains, _condition(d), f"#{d.kind} {d.body.strip()}", d.line, d.last_line + 1
-            )
-            chains += 1
+            arm = Arm(len(arms), parent, _condition(d), f"#{d.kind} {d.body.strip()}", d.line, d.last_line + 1)
             arms.append(arm)
             stack.append([arm])
             if len(stack) > MAX_NESTED:
@@ -150,7 +144,6 @@ def arms_of(directives: list[Directive], n_lines: int) -> list[Arm]:
             arm = Arm(
                 len(arms),
                 chain[0].parent,
-                chain[0].chain,
                 condition,
                 f"#{d.kind} {d.body.strip()}".strip(),
                 d.line,

@@ -263,14 +263,6 @@ class PyFile:
             child = up
         return None
 
-    def handler(self, node: ast.AST) -> ast.ExceptHandler | None:
-        for up in self.ancestors(node):
-            if isinstance(up, ast.ExceptHandler):
-                return up
-            if isinstance(up, Function):
-                return None
-        return None
-
 
 def _unpack(target: ast.AST, value: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     if isinstance(target, ast.Name):

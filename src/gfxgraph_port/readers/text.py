@@ -31,7 +31,7 @@ class PreprocessorBranch:
 class LogicalLine:
     """One logical line. ``keyword`` is a Dockerfile instruction or a CMake command, "" elsewhere.
 
-    A CMake condition is an entry too, with keyword ``if`` and the tests of all its ``arms``.
+    A CMake condition is an entry too, with keyword ``if``.
     """
 
     line: int
@@ -40,7 +40,6 @@ class LogicalLine:
     last_line: int = 0
     conditions: tuple[PreprocessorBranch, ...] = ()
     column: int = 0
-    arms: Sequence[str] = ()
 
 
 class TextFile:
@@ -58,27 +57,11 @@ class TextFile:
                 self.lines[entry.line - 1 : entry.last_line] = [""] * (entry.last_line - entry.line + 1)
             self.entries = [e for e in self.entries if e.keyword.lower() != "message"]
 
-    def matching(self, pattern: str, flags: int = 0) -> Iterator[tuple[LogicalLine, re.Match[str]]]:
-        """Entries in which a pattern is found; one match an entry."""
-        matcher = re.compile(pattern, flags)
-        for entry in self.entries:
-            match = matcher.search(entry.text) if entry.keyword != "if" else None
-            if match:
-                yield entry, match
-
     def commands(self, *keywords: str) -> Iterator[LogicalLine]:
         wanted = {k.lower() for k in keywords}
         for entry in self.entries:
             if entry.keyword.lower() in wanted:
                 yield entry
-
-    def where(self, entry: LogicalLine, pattern: str) -> int:
-        """The physical line of an entry on which a pattern stands; its first line when none does."""
-        matcher = re.compile(pattern)
-        for number in range(entry.line, max(entry.line, entry.last_line) + 1):
-            if number <= len(self.lines) and matcher.search(self.lines[number - 1]):
-                return number
-        return entry.line
 
 
 _HERE = re.compile(r"<<-?[ \t]*([\"']?)(\w+)\1")
@@ -288,8 +271,7 @@ def _cmake(lines: list[str]) -> list[LogicalLine]:
                 branches.open(body, line)
             else:
                 branches.arm(body, line)
-            arms = branches.stack[-1][1] if branches.stack else ()
-            found.append(LogicalLine(line, body, "if", last, branches.now[:-1], arms=arms))
+            found.append(LogicalLine(line, body, "if", last, branches.now[:-1]))
         elif lowered == "else":
             branches.arm("", line)
         elif lowered == "endif":

@@ -40,11 +40,9 @@ def line_hit(line: int, column: int = 0, **kwargs: Any) -> Hit:
     return Hit(line, column, values=kwargs, **fields)
 
 
-def entry_hit(file: TextFile, entry: LogicalLine, pattern: str = "", **kwargs: Any) -> Hit:
+def entry_hit(entry: LogicalLine, **kwargs: Any) -> Hit:
     """A hit on a line of a shell script, Dockerfile or the like; the branch round it counts."""
-    fields = {k: kwargs.pop(k) for k in ("severity", "archs", "guarded_by", "end_line") if k in kwargs}
-    line = file.where(entry, pattern) if pattern else entry.line
-    return Hit(line, entry.column, entry, kwargs, **fields)
+    return Hit(entry.line, entry.column, entry, kwargs)
 
 
 # -- Python ----------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def docker_cuda_base(f: TextFile, ctx: Context) -> Iterator[Hit]:
     for entry in f.commands("FROM", "ARG"):
         match = _IMAGE.search(entry.text)
         if match and (entry.keyword == "FROM" or re.match(r"\w*(BASE|IMAGE)\w*\s*=", entry.text)):
-            yield entry_hit(f, entry, text=match.group())
+            yield entry_hit(entry, text=match.group())
 
 
 _INSTALL = re.compile(r"\bpip3?\s+install\b(?P<rest>.*)")
@@ -73,10 +73,10 @@ _OWN = r"(?:^|\s)(?:-e\s+|--editable[ =])?[\"']?\.{1,2}(?:/\S*)?(?:\[[^\]]*\])?[
 
 def pip_install_with_deps(f: TextFile, ctx: Context) -> Iterator[Hit]:
     cuda_image = any(e.keyword == "FROM" and re.search(r"nvidia/cuda|nvcr\.io|-cuda", e.text) for e in f.entries)
-    if cuda_image or ctx.project.requires == frozenset({"other"}):
+    if cuda_image or ctx.project.requires == {"other"}:
         return  # nothing of what it installs comes from a CUDA index, or all of it does
     for entry in f.entries:
         match = _INSTALL.search(entry.text)
         if match and re.search(_OWN, match["rest"]):
             if not re.search(r"--no-deps|(?:^|\s)-c\s|--constraint|--dry-run", match["rest"]):
-                yield entry_hit(f, entry, command=match.group().strip()[:80])
+                yield entry_hit(entry, command=match.group().strip()[:80])

@@ -101,7 +101,7 @@ def test_refuted_claims_are_not_made() -> None:
     """Claims that evidence refutes stay out: see decision 0051."""
     by_code = {r.rule.code: r.rule for r in RULES}
     assert not {"alloc-conf-max-split", "tf32-flag"} & set(by_code)
-    assert by_code["warp-size-32"].archs.names() == tuple(a.name for a in select(None) if a.wave == 64)
+    assert by_code["warp-size-32"].archs.names() == tuple(a.name for a in select(None) if a.wavefront == 64)
     assert "gfx1250" in by_code["wave-64-hardcoded"].archs.names()
     assert "always" not in by_code["compile-reduce-overhead"].en.why.replace("not always", "")
 

@@ -144,13 +144,13 @@ def settings_page(lang: str) -> str:
 def api_page() -> str:
     """The public names by the room they come from, as directives of mkdocstrings."""
     rooms: dict[str, list[str]] = defaultdict(list)
-    for name, target in gfxgraph._EXPORTS.items():
-        module, _, attribute = target.partition(":")
+    for name, module in gfxgraph.exports().items():
         source = ROOT / "src" / (module.replace(".", "/") + ".py")
         tree = ast.parse(source.read_text(encoding="utf-8"))
         named = {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+        named |= {ast.unparse(each.targets[0]) for each in tree.body if isinstance(each, ast.Assign)}
         # What is made at run time has no docstring of its own in the source: its module's is shown.
-        text = f"::: {module}.{attribute}" if attribute in named else ast.get_docstring(tree) or ""
+        text = f"::: {module}.{name}" if name in named else ast.get_docstring(tree) or ""
         rooms[module.split(".")[1]].append(f"### {name}\n\n{text}\n")
     parts = [f"## {room}\n\n" + "\n".join(names) for room, names in rooms.items()]
     return "# API\n\nEvery public name, from its docstring.\n\n" + "\n".join(parts)

@@ -104,10 +104,10 @@ def _tables(folder: Path) -> Hipify | None:
     package = importlib.util.spec_from_file_location(
         "_gfxgraph_hipify", folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
-    found = _module(package) and importlib.util.find_spec("_gfxgraph_hipify.cuda_to_hip_mappings")
+    found = load_module(package) and importlib.util.find_spec("_gfxgraph_hipify.cuda_to_hip_mappings")
     if not found:
         return None
-    maps = _module(found)
+    maps = load_module(found)
     if maps is None:
         return None
     known = {k: v for name in _MAPS for k, v in getattr(maps, name).items() if WORD.fullmatch(k)}
@@ -118,7 +118,7 @@ def _tables(folder: Path) -> Hipify | None:
     return Hipify("torch.utils.hipify", known, includes)
 
 
-def _module(spec: ModuleSpec | None) -> ModuleType | None:
+def load_module(spec: ModuleSpec | None) -> ModuleType | None:
     if spec is None or spec.loader is None:
         return None
     module = importlib.util.module_from_spec(spec)

@@ -131,7 +131,6 @@ class Allocator:
         }
         self.num_ooms = 0
         self.num_retries = 0
-        self.frees = 0  # grows with every free; lets callers notice that addresses may be stale
         self.on_new_segment: Callable[[], None] = lambda: None
         # The mode set by torch.cuda.memory._record_memory_history: None, "state" or "all".
         self.history: str | None = None
@@ -185,7 +184,6 @@ class Allocator:
                 self._lock.release()
 
     def _release(self, block: Block) -> None:
-        self.frees += 1
         if self.history == "all":
             self.trace.append(_event("free_completed", block.address, block.requested, []))
         block.allocated = False

@@ -41,8 +41,6 @@ def _or_decomposed(name: str) -> Callable[..., object]:
         try:
             return op(*args, **kwargs)
         except RuntimeError:
-            # lazily: torch's decompositions take long to import
-
             return torch_names.decomposition_table[op](*args, **kwargs)
 
     return compute

@@ -131,9 +131,6 @@ class DeviceMemory:
             watch(tensor, on_free)
         return tensor
 
-    def copy_bytes(self, to: int, source: int, nbytes: int) -> None:
-        ctypes.memmove(to, source, nbytes)
-
     def drop_pages(self, address: int, nbytes: int) -> None:
         """Return the pages of an unmapped segment to the machine; they read as zero afterwards."""
         page = mmap.PAGESIZE

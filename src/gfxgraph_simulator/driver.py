@@ -111,7 +111,7 @@ class SimDriver(GraphDriver):
 
     def add_child(self, graph: int, child: int, after: Sequence[int] = ()) -> int:
         node = ChildNode(self._graph(child), tuple(self._node(before) for before in after))
-        self._graph(graph).add(node)
+        self._graph(graph).nodes.append(node)
         self._device.handles.nodes[node.handle] = node
         return node.handle
 
@@ -157,7 +157,7 @@ class SimDriver(GraphDriver):
         self, kernel: SimulatedCopyKernel, graph: int, parts: Sequence[tuple[int, int, int]], after: Sequence[int]
     ) -> SimulatedCopyNode:
         node = SimulatedCopyNode(self, parts, tuple(self._node(before) for before in after))
-        self._graph(graph).add(node)
+        self._graph(graph).nodes.append(node)
         self._device.handles.nodes[node.handle] = node
         return node
 

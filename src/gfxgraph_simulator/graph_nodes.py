@@ -101,9 +101,6 @@ class Graph:
     """Made node by node through the driver: only its edges order the nodes."""
     handle: int = field(default_factory=lambda: next(_handles))
 
-    def add(self, node: RecordedNode) -> None:
-        self.nodes.append(node)
-
     def leaves(self) -> list[RecordedNode]:
         inner = {id(parent) for node in self.nodes for parent in node.parents}
         return [node for node in self.nodes if id(node) not in inner]

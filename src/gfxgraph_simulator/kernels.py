@@ -448,17 +448,15 @@ def _fills_by_mask(target: Tensor, indices: Any, value: object) -> bool:
     return len(given) == 1 and given[0].dtype in (torch.bool, torch.uint8)
 
 
-def _has_no_total(args: tuple[object, ...]) -> bool:
-    return len(args) < 3 or args[2] is None
-
-
 def _has_no_range(args: tuple[object, ...]) -> bool:
     return len(args) < 4 or args[2] == args[3]
 
 
-_SOMETIMES = {
-    "_padded_dense_to_jagged_forward": _has_no_total, "histc": _has_no_range, "histc.out": _has_no_range
-}  # fmt: skip
+_SOMETIMES: dict[str, Callable[[tuple[Any, ...]], bool]] = {
+    "_padded_dense_to_jagged_forward": lambda args: len(args) < 3 or args[2] is None,
+    "histc": _has_no_range,
+    "histc.out": _has_no_range,
+}
 
 
 def _has_mask(args: tuple[Any, ...]) -> bool:

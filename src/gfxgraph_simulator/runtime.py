@@ -350,7 +350,7 @@ class Device:
         """Append ``node`` to the capture of ``stream``, after everything already on the stream."""
         assert stream.capture is not None
         node.parents = stream.frontier
-        stream.capture.graph.add(node)
+        stream.capture.graph.nodes.append(node)
         self.handles.nodes[node.handle] = node
         stream.frontier = (node,)
 

@@ -6,8 +6,10 @@ Stays out: everything that kernels.py builds from schemas.
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -38,22 +40,22 @@ _UNPINNED: Final = (
 def special_kernels(sim: Simulator, kernels: Kernels) -> dict[str, Callable[..., object]]:
     """Kernels by op name."""
     return {
-        "empty.memory_format": _empty(sim),
-        "empty_strided": _empty_strided(sim),
-        "copy_": _copy(sim),
-        "_to_copy": _to_copy(sim),
-        "_foreach_copy_": _foreach_copy(kernels),
-        "resize_": _resize(sim),
+        "empty.memory_format": partial(_empty, sim),
+        "empty_strided": partial(_empty_strided, sim),
+        "copy_": partial(_copy, sim),
+        "_to_copy": partial(_to_copy, sim),
+        "_foreach_copy_": partial(_foreach_copy, kernels.build("_foreach_copy_")),
+        "resize_": partial(_resize, sim),
         # torch's own code for these only gives a tensor another storage, wherever that is.
         **{
             f"set_.source_{how}": kernels.view_kernel(getattr(torch.ops.aten.set_, f"source_{how}"))
             for how in ("Storage", "Storage_storage_offset", "Tensor")
         },
-        "set_": _set_empty(sim),
+        "set_": partial(_set_empty, sim),
         "record_stream": lambda self, stream: None,
         "is_pinned": lambda self, device=None: False,
-        "repeat_interleave.Tensor": _repeat_interleave(sim, kernels),
-        **{f"{name}{overload}": _no for name in _OF_LIBRARIES for overload in ("", ".Tensor")},
+        "repeat_interleave.Tensor": partial(_repeat_interleave, kernels.build("repeat_interleave.Tensor")),
+        **{f"{name}{overload}": lambda *args: False for name in _OF_LIBRARIES for overload in ("", ".Tensor")},
         **cuda_only_kernels(kernels),
     }
 
@@ -66,92 +68,77 @@ def host_kernels(sim: Simulator) -> dict[str, Callable[..., object]]:
     }
 
 
-def _no(*args: object) -> bool:
-    return False
-
-
 def _check_device(device: torch.device | None) -> None:
     if device is not None and device.index not in (None, 0):
         raise RuntimeError("CUDA error: invalid device ordinal")
 
 
-def _empty(sim: Simulator) -> Callable[..., Tensor]:
-    def empty(
-        size: Sequence[int],
-        dtype: torch.dtype | None = None,
-        layout: object = None,
-        device: torch.device | None = None,
-        pin_memory: bool | None = None,
-        memory_format: torch.memory_format | None = None,
-    ) -> Tensor:
-        _check_device(device)
-        stride = _strides(size, memory_format)
-        return sim.allocate(size, stride, dtype or torch.get_default_dtype())
-
-    return empty
+def _empty(
+    sim: Simulator,
+    size: Sequence[int],
+    dtype: torch.dtype | None = None,
+    layout: object = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> Tensor:
+    _check_device(device)
+    stride = _strides(size, memory_format)
+    return sim.allocate(size, stride, dtype or torch.get_default_dtype())
 
 
 def _strides(size: Sequence[int], memory_format: torch.memory_format | None) -> tuple[int, ...]:
     return torch.empty(size, device="meta", memory_format=memory_format or torch.contiguous_format).stride()
 
 
-def _empty_strided(sim: Simulator) -> Callable[..., Tensor]:
-    def empty_strided(
-        size: Sequence[int],
-        stride: Sequence[int],
-        dtype: torch.dtype | None = None,
-        layout: object = None,
-        device: torch.device | None = None,
-        pin_memory: bool | None = None,
-    ) -> Tensor:
-        _check_device(device)
-        return sim.allocate(size, stride, dtype or torch.get_default_dtype())
-
-    return empty_strided
+def _empty_strided(
+    sim: Simulator,
+    size: Sequence[int],
+    stride: Sequence[int],
+    dtype: torch.dtype | None = None,
+    layout: object = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Tensor:
+    _check_device(device)
+    return sim.allocate(size, stride, dtype or torch.get_default_dtype())
 
 
-def _copy(sim: Simulator) -> Callable[..., Tensor]:
-    device, arena = sim.device, sim.arena
-
-    def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
-        if self.is_cuda and src.is_cuda:
-            if not device.busy:
-                arena.twin(self).copy_(arena.twin(src))
-                return self
-            same = self.dtype == src.dtype and self.is_contiguous() and src.is_contiguous()
-            kind = NodeKind.MEMCPY if same and self.size() == src.size() else NodeKind.KERNEL
-            _submit_copy(sim, kind, arena.twin(self), arena.twin(src), "memcpy_async")
+def _copy(sim: Simulator, self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    arena = sim.arena
+    if self.is_cuda and src.is_cuda:
+        if not sim.device.busy:
+            arena.twin(self).copy_(arena.twin(src))
             return self
-        host = src if self.is_cuda else self
-        ours = arena.twin(self) if self.is_cuda else self
-        theirs = arena.twin(src) if src.is_cuda else src
-        if device.busy and device.current().status is not CaptureStatus.NONE:
-            pinned = sim.is_pinned(host)
-            if not pinned:
-                raise RuntimeError(_UNPINNED)
-            if non_blocking:
-                _submit_copy(sim, NodeKind.MEMCPY, ours, theirs, "memcpy_async")
-                return self
-        if not non_blocking:
-            sim.host_read()
-        ours.copy_(theirs)
+        same = self.dtype == src.dtype and self.is_contiguous() and src.is_contiguous()
+        kind = NodeKind.MEMCPY if same and self.size() == src.size() else NodeKind.KERNEL
+        _submit_copy(sim, kind, arena.twin(self), arena.twin(src), "memcpy_async")
         return self
+    host = src if self.is_cuda else self
+    ours = arena.twin(self) if self.is_cuda else self
+    theirs = arena.twin(src) if src.is_cuda else src
+    if sim.device.busy and sim.device.current().status is not CaptureStatus.NONE:
+        pinned = sim.is_pinned(host)
+        if not pinned:
+            raise RuntimeError(_UNPINNED)
+        if non_blocking:
+            _submit_copy(sim, NodeKind.MEMCPY, ours, theirs, "memcpy_async")
+            return self
+    if not non_blocking:
+        sim.host_read()
+    ours.copy_(theirs)
+    return self
 
-    return copy_
 
-
-def _to_copy(sim: Simulator) -> Callable[..., Tensor]:
-    def _to_copy(self: Tensor, **kwargs: object) -> Tensor:
-        device = kwargs.get("device")
-        if device is None or torch.device(device).type != "cpu" or not kwargs.get("non_blocking"):
-            return torch_names._to_copy.default._op_dk(_COMPOSITE, self, **kwargs)  # type: ignore[no-any-return]
-        # torch uses pinned memory here, which a CPU build does not have.
-        like = torch.empty_like(
-            sim.arena.twin(self), dtype=kwargs.get("dtype"), memory_format=kwargs.get("memory_format")
-        )
-        return sim.pin(like).copy_(self, non_blocking=True)
-
-    return _to_copy
+def _to_copy(sim: Simulator, self: Tensor, **kwargs: object) -> Tensor:
+    device = kwargs.get("device")
+    if device is None or torch.device(device).type != "cpu" or not kwargs.get("non_blocking"):
+        return torch_names._to_copy.default._op_dk(_COMPOSITE, self, **kwargs)  # type: ignore[no-any-return]
+    # torch uses pinned memory here, which a CPU build does not have.
+    like = torch.empty_like(
+        sim.arena.twin(self), dtype=kwargs.get("dtype"), memory_format=kwargs.get("memory_format")
+    )
+    return sim.pin(like).copy_(self, non_blocking=True)
 
 
 def _submit_copy(sim: Simulator, kind: NodeKind, ours: Tensor, theirs: Tensor, call: str) -> None:
@@ -188,37 +175,33 @@ def _run_copy(node: RecordedNode, generator: torch.Generator | None) -> None:
     ours.copy_(theirs)
 
 
-def _foreach_copy(kernels: Kernels) -> Callable[..., None]:
-    together = kernels.build("_foreach_copy_")
-
-    def foreach_copy(self: list[Tensor], src: list[Tensor], non_blocking: bool = False) -> None:
-        if all(tensor.is_cuda for tensor in (*self, *src)):
-            together(self, src, non_blocking)
-            return
-        for ours, theirs in zip(self, src):
-            ours.copy_(theirs, non_blocking)
-
-    return foreach_copy
+def _foreach_copy(
+    together: Callable[..., None], self: list[Tensor], src: list[Tensor], non_blocking: bool = False
+) -> None:
+    if all(tensor.is_cuda for tensor in (*self, *src)):
+        together(self, src, non_blocking)
+        return
+    for ours, theirs in zip(self, src):
+        ours.copy_(theirs, non_blocking)
 
 
-def _resize(sim: Simulator) -> Callable[..., Tensor]:
-    def resize_(self: Tensor, size: Sequence[int], memory_format: torch.memory_format | None = None) -> Tensor:
-        stride = _strides(size, memory_format)
-        room = self.untyped_storage().nbytes() - self.storage_offset() * self.dtype.itemsize
-        need = span_nbytes(size, stride, self.dtype)
-        if need <= room:
-            torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
-                _CPU_KEYS, self, self.untyped_storage(), self.storage_offset(), list(size), stride
-            )
-            return self
-        made = sim.allocate(size, stride, self.dtype)
-        kept = min(self.untyped_storage().nbytes(), made.untyped_storage().nbytes())
-        if kept:
-            sim.arena.copy_bytes(made.data_ptr(), self.untyped_storage().data_ptr(), kept)
-        _replace_storage(self, made)
+def _resize(
+    sim: Simulator, self: Tensor, size: Sequence[int], memory_format: torch.memory_format | None = None
+) -> Tensor:
+    stride = _strides(size, memory_format)
+    room = self.untyped_storage().nbytes() - self.storage_offset() * self.dtype.itemsize
+    need = span_nbytes(size, stride, self.dtype)
+    if need <= room:
+        torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
+            _CPU_KEYS, self, self.untyped_storage(), self.storage_offset(), list(size), stride
+        )
         return self
-
-    return resize_
+    made = sim.allocate(size, stride, self.dtype)
+    kept = min(self.untyped_storage().nbytes(), made.untyped_storage().nbytes())
+    if kept:
+        ctypes.memmove(made.data_ptr(), self.untyped_storage().data_ptr(), kept)
+    _replace_storage(self, made)
+    return self
 
 
 def _replace_storage(self: Tensor, made: Tensor) -> None:
@@ -227,24 +210,15 @@ def _replace_storage(self: Tensor, made: Tensor) -> None:
     )
 
 
-def _set_empty(sim: Simulator) -> Callable[..., Tensor]:
-    def set_(self: Tensor) -> Tensor:
-        _replace_storage(self, sim.allocate([0], [1], self.dtype))
-        return self
-
-    return set_
+def _set_empty(sim: Simulator, self: Tensor) -> Tensor:
+    _replace_storage(self, sim.allocate([0], [1], self.dtype))
+    return self
 
 
-def _repeat_interleave(sim: Simulator, kernels: Kernels) -> Callable[..., Tensor]:
-    general = kernels.build("repeat_interleave.Tensor")
-
-    def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor:
-        if output_size is None:
-            made: Tensor = general(repeats)
-            return made
-        # With a given size no value has to be read back: one kernel over a known shape.
-        positions = torch.arange(output_size, device=repeats.device)
-        ends = torch.cumsum(repeats, 0)
-        return torch.searchsorted(ends, positions, right=True).to(repeats.dtype)
-
-    return repeat_interleave
+def _repeat_interleave(general: Callable[..., Tensor], repeats: Tensor, output_size: int | None = None) -> Tensor:
+    if output_size is None:
+        return general(repeats)
+    # With a given size no value has to be read back: one kernel over a known shape.
+    positions = torch.arange(output_size, device=repeats.device)
+    ends = torch.cumsum(repeats, 0)
+    return torch.searchsorted(ends, positions, right=True).to(repeats.dtype)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -50,15 +49,13 @@ _NO_TEMPLATE = (
 
 def make_classes(sim: Simulator) -> dict[str, type]:
     """The bases, bound to ``sim``, by the name they have in torch._C."""
-
-    def bind(base: type) -> type:
-        return type(base.__name__, (base,), {"sim": sim, "__module__": base.__module__})
-
+    bases = {
+        "_CudaStreamBase": SimStreamBase, "_CudaEventBase": SimEventBase, "_CUDAGraph": SimCUDAGraphBase,
+        "_MemPool": SimMemPoolBase,
+    }  # fmt: skip
     return {
-        "_CudaStreamBase": bind(SimStreamBase),
-        "_CudaEventBase": bind(SimEventBase),
-        "_CUDAGraph": bind(SimCUDAGraphBase),
-        "_MemPool": bind(SimMemPoolBase),
+        name: type(base.__name__, (base,), {"sim": sim, "__module__": base.__module__})
+        for name, base in bases.items()
     }
 
 
@@ -72,8 +69,7 @@ class SimStreamBase(torch.Stream):
             stream = cls.sim.device.stream(kwargs["stream_id"])
         else:
             stream = cls.sim.device.pooled_stream(priority)
-        made = torch.Stream.__new__(cls, stream_id=stream.id, device_index=0, device_type=CUDA_DEVICE_TYPE)
-        return made
+        return torch.Stream.__new__(cls, stream_id=stream.id, device_index=0, device_type=CUDA_DEVICE_TYPE)
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         pass
@@ -86,9 +82,7 @@ class SimStreamBase(torch.Stream):
     def cuda_stream(self) -> int:
         return self._stream.handle
 
-    @property
-    def native_handle(self) -> int:
-        return self._stream.handle
+    native_handle = cuda_stream
 
     @property
     def priority(self) -> int:
@@ -323,7 +317,8 @@ class SimCUDAGraphBase:
                 raise RuntimeError("mempool_id_.first and second must not both be set")
             self._pool = (int(pool[0]), int(pool[1]))
         self._stream = stream
-        sim.allocator.begin_route(self._pool, _taken_by(weakref.ref(self)))
+        takes = weakref.WeakMethod(self._takes)
+        sim.allocator.begin_route(self._pool, lambda stream_id: (own := takes()) is not None and own(stream_id))
         self._capture = sim.call(sim.device.begin_capture, stream, capture_error_mode)
         self._capturing.append(weakref.ref(self))
 
@@ -512,18 +507,3 @@ class SimCUDAGraphBase:
                 "get_currently_capturing_graph() can be used only between capture_begin() and capture_end()"
             )
         return SimCUDAGraphBase._capturing[-1]()
-
-
-def _taken_by(graph: weakref.ref[SimCUDAGraphBase]) -> Callable[[int], bool]:
-    def takes(stream_id: int) -> bool:
-        alive = graph()
-        return alive is not None and alive._takes(stream_id)
-
-    return takes
-
-
-def is_capturing(sim: Simulator) -> Callable[[], bool]:
-    def current_stream_capturing() -> bool:
-        return sim.device.current().status is not CaptureStatus.NONE
-
-    return current_stream_capturing

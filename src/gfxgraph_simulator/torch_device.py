@@ -85,7 +85,7 @@ class NativeDevice:
         self._guard_slot().value = self._guard_before
 
     def _guard_slot(self) -> ctypes.c_void_p:
-        registry = _symbol(self._c10, "_ZN3c104impl26device_guard_impl_registryE")
+        registry = ctypes.addressof(ctypes.c_byte.in_dll(self._c10, "_ZN3c104impl26device_guard_impl_registryE"))
         return ctypes.c_void_p.from_address(registry + _CUDA_DEVICE_TYPE * ctypes.sizeof(ctypes.c_void_p))
 
     def _install_guard(self, is_capturing: Callable[[int], bool]) -> None:
@@ -110,7 +110,9 @@ class NativeDevice:
             self._guard_slot().value = None
             raise SimulatorError("simulator_unsupported", feature="a CUDA device guard", where="this torch")
         if "isStreamCapturing" in names:
-            asks = _AskType(lambda _this, stream: is_capturing(_number_of(stream)))
+            asks = _AskType(
+                lambda _this, stream: is_capturing(ctypes.c_int64.from_address(stream + _STREAM_ID_OFFSET).value)
+            )
             _keep_for_ever(asks)
             guard_object = self._guard_slot().value
             assert guard_object is not None  # one has just been set
@@ -138,10 +140,6 @@ class NativeDevice:
         ctypes.c_void_p.from_address(an_object).value = ctypes.addressof(table) + 16
 
 
-def _number_of(stream: int) -> int:
-    return ctypes.c_int64.from_address(stream + _STREAM_ID_OFFSET).value
-
-
 def _hook_slots() -> dict[str, int]:
     """Vtable slot of every virtual function of at::CUDAHooksInterface, by name."""
     folder = _INCLUDE / "ATen" / "detail"
@@ -159,10 +157,6 @@ def _hook_slots() -> dict[str, int]:
 def _virtuals(header: Path) -> list[str]:
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", header.read_text("utf-8"), flags=re.DOTALL)
     return re.findall(r"\bvirtual\s[^;{]*?(~?\w+)\s*\(", text)
-
-
-def _symbol(library: ctypes.CDLL, name: str) -> int:
-    return ctypes.addressof(ctypes.c_byte.in_dll(library, name))
 
 
 def _address_of(function: Any) -> int:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from gfxgraph import torch_names
+from gfxgraph.types import CaptureStatus
 from gfxgraph_simulator import codes
 from gfxgraph_simulator.allocator import Stat
 from gfxgraph_simulator.runtime import CallRefused
-from gfxgraph_simulator.torch_classes import CUDA_DEVICE_TYPE, is_capturing
+from gfxgraph_simulator.torch_classes import CUDA_DEVICE_TYPE
 
 if TYPE_CHECKING:
     from gfxgraph_simulator.allocator import PoolId
@@ -39,16 +40,13 @@ def torch_c_names(sim: Simulator) -> dict[str, object]:
         **_stream_names(sim),
         **_pool_names(sim),
         **_memory_names(sim),
-        "_cuda_isCurrentStreamCapturing": is_capturing(sim),
+        "_cuda_isCurrentStreamCapturing": lambda: sim.device.current().status is not CaptureStatus.NONE,
         "_graph_pool_handle": sim.allocator.new_user_pool_id,
     }
 
 
 def _device_names(sim: Simulator) -> dict[str, object]:
     device = sim.device
-
-    def set_sync_debug_mode(mode: int) -> None:
-        device.sync_debug_mode = int(mode)
 
     def set_device(index: int) -> None:
         if index not in (0, -1):
@@ -60,9 +58,6 @@ def _device_names(sim: Simulator) -> dict[str, object]:
             device.threads.has_blas = True
         return 1
 
-    def sleep(cycles: int) -> None:
-        sim.launch_opaque("sim::spin_kernel", lambda: None)
-
     return {
         "_cuda_getDeviceCount": lambda: 1,
         "_cuda_getDevice": lambda: 0,
@@ -71,9 +66,9 @@ def _device_names(sim: Simulator) -> dict[str, object]:
         "_cuda_maybeExchangeDevice": lambda index: 0,
         "_cuda_isInBadFork": lambda: False,
         "_cuda_synchronize": lambda: sim.call(device.synchronize),
-        "_cuda_set_sync_debug_mode": set_sync_debug_mode,
+        "_cuda_set_sync_debug_mode": lambda mode: setattr(device, "sync_debug_mode", int(mode)),
         "_cuda_get_sync_debug_mode": lambda: device.sync_debug_mode,
-        "_cuda_sleep": sleep,
+        "_cuda_sleep": lambda cycles: sim.launch_opaque("sim::spin_kernel", lambda: None),
         "_cuda_getCurrentBlasHandle": blas_handle,
         "_cuda_canDeviceAccessPeer": lambda one, other: False,
         "_cuda_getArchFlags": lambda: sim.profile.device.arch,
@@ -87,8 +82,8 @@ def _device_names(sim: Simulator) -> dict[str, object]:
 def _stream_names(sim: Simulator) -> dict[str, object]:
     device = sim.device
 
-    def get_current(index: int) -> tuple[int, int, int]:
-        return (torch_names._accelerator_getStream(0).stream_id, 0, CUDA_DEVICE_TYPE)
+    def of(stream_id: int) -> tuple[int, int, int]:
+        return (stream_id, 0, CUDA_DEVICE_TYPE)
 
     def set_stream(stream_id: int, device_index: int = 0, device_type: int = CUDA_DEVICE_TYPE) -> None:
         device.stream(stream_id)
@@ -96,14 +91,11 @@ def _stream_names(sim: Simulator) -> dict[str, object]:
             torch.Stream(stream_id=stream_id, device_index=0, device_type=CUDA_DEVICE_TYPE)
         )
 
-    def from_external(pointer: int, index: int) -> tuple[int, int, int]:
-        return (device.external_stream(pointer).id, 0, CUDA_DEVICE_TYPE)
-
     return {
-        "_cuda_getCurrentStream": get_current,
-        "_cuda_getDefaultStream": lambda index: (0, 0, CUDA_DEVICE_TYPE),
+        "_cuda_getCurrentStream": lambda index: of(torch_names._accelerator_getStream(0).stream_id),
+        "_cuda_getDefaultStream": lambda index: of(0),
         "_cuda_setStream": set_stream,
-        "_cuda_getStreamFromExternal": from_external,
+        "_cuda_getStreamFromExternal": lambda pointer, index: of(device.external_stream(pointer).id),
         "_cuda_getCurrentRawStream": lambda index: device.current().handle,
     }
 
@@ -117,7 +109,7 @@ def _pool_names(sim: Simulator) -> dict[str, object]:
 
     return {
         "_cuda_beginAllocateCurrentThreadToPool": begin_for_thread,
-        "_cuda_beginAllocateToPool": lambda index, pool: memory.begin_route(tuple(pool), _everything),
+        "_cuda_beginAllocateToPool": lambda index, pool: memory.begin_route(tuple(pool), lambda stream: True),
         "_cuda_endAllocateToPool": lambda index, pool: memory.end_route(tuple(pool)),
         "_cuda_releasePool": lambda index, pool: memory.release_pool(tuple(pool)),
     }
@@ -125,10 +117,6 @@ def _pool_names(sim: Simulator) -> dict[str, object]:
 
 def _nothing(*args: object, **kwargs: object) -> None:
     """For what a simulated card has nothing to do."""
-
-
-def _everything(stream: int) -> bool:
-    return True
 
 
 def _memory_names(sim: Simulator) -> dict[str, object]:
@@ -142,9 +130,6 @@ def _memory_names(sim: Simulator) -> dict[str, object]:
         if enabled != "all":
             memory.trace.clear()
 
-    def set_fraction(fraction: float, index: int) -> None:
-        memory.fraction = fraction
-
     def raw_alloc(nbytes: int, stream: int) -> int:
         known = sim.device.by_handle.get(stream)
         block = memory.allocate(nbytes, known.id if known is not None else 0)
@@ -155,9 +140,6 @@ def _memory_names(sim: Simulator) -> dict[str, object]:
         if block is None:
             raise RuntimeError(f"invalid device pointer: {address:#x}")
         memory.free(block)
-
-    def storage_from_pointer(address: int, device: object, nbytes: int) -> Any:
-        return sim.tensor_at(address, [nbytes], [1], torch.uint8).untyped_storage()
 
     def tensor_from_storage(metadata: dict[str, Any], storage: Any) -> torch.Tensor:
         dtype = metadata["dtype"]
@@ -173,7 +155,7 @@ def _memory_names(sim: Simulator) -> dict[str, object]:
         "_cuda_resetPeakMemoryStats": lambda index: memory.reset_peaks(),
         "_cuda_resetAccumulatedMemoryStats": lambda index: memory.reset_accumulated(),
         "_cuda_memorySnapshot": lambda request=None: memory_snapshot(sim, request),
-        "_cuda_setMemoryFraction": set_fraction,
+        "_cuda_setMemoryFraction": lambda fraction, index: setattr(memory, "fraction", fraction),
         "_cuda_getMemoryFraction": lambda index: memory.fraction,
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_hostMemoryStats": lambda: {},
@@ -190,7 +172,9 @@ def _memory_names(sim: Simulator) -> dict[str, object]:
         "_accelerator_resetAccumulatedStats": lambda index: memory.reset_accumulated(),
         "_accelerator_getMemoryInfo": lambda index: mem_get_info(sim),
         "_accelerator_synchronizeDevice": lambda index: sim.call(sim.device.synchronize),
-        "_construct_storage_from_data_pointer": storage_from_pointer,
+        "_construct_storage_from_data_pointer": lambda address, device, nbytes: sim.tensor_at(
+            address, [nbytes], [1], torch.uint8
+        ).untyped_storage(),
         "_construct_CUDA_Tensor_From_Storage_And_Metadata": tensor_from_storage,
         # torch._inductor.cudagraph_trees imports it if there is a device.
         "_cuda_CUDAAllocator_AllocatorState": torch_names._cuda_CUDAAllocator_AllocatorState or object,

@@ -171,14 +171,13 @@ class Adapter(ABC):
                     raise AttributeError(", ".join(lacking))
                 for module in modules:
                     self.put_in_place(undo, module)
-            except (AttributeError, ImportError) as error:
+            except BaseException as error:
                 undo.undo()
+                if not isinstance(error, (AttributeError, ImportError)):
+                    raise
                 raise ActivationError(
                     "engine_layout", engine=self.name, version=version, missing=str(error), tested=self.tested
                 ) from error
-            except BaseException:
-                undo.undo()
-                raise
             self._undo.add(undo.undo)
             self._done.update(left)
             log.info("%s %s: adapter in place (%s)", self.name, version, ", ".join(left))

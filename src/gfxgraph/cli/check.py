@@ -11,8 +11,6 @@ import click
 from gfxgraph.cli import _contract
 from gfxgraph.errors import ActivationError
 
-STATUS_FOUND = 1
-
 
 @click.command("check", cls=_contract.Command)
 @click.argument("target", metavar="MODULE:FUNCTION")
@@ -62,4 +60,4 @@ def command(target: str, expressions: tuple[str, ...], simulate: str, form: str,
         graphs = "one graph" if checked.n_graphs == 1 else f"{checked.n_graphs} graphs"
         n = len(checked.findings)
         click.echo(f"{target}: {graphs}, {checked.n_operations} operations, {n} finding{'' if n == 1 else 's'}")
-    sys.exit(STATUS_FOUND if checked.findings else 0)
+    sys.exit(_contract.FOUND if checked.findings else 0)

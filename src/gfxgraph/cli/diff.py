@@ -10,8 +10,6 @@ import click
 
 from gfxgraph.cli import _contract
 
-STATUS_DIFFERENT = 1
-
 
 @click.command("diff", cls=_contract.Command)
 @click.argument("one", type=click.Path(path_type=Path))
@@ -51,7 +49,7 @@ def command(one: Path, other: Path, rtol: float, as_json: bool, quiet: bool) -> 
             how = f"{row['difference']:.3g} ({row['relative']:.2g} of its largest)"
             click.echo(f"{row['name']}: {row['what'] or how}")
         click.echo(f"{len(rows)} differ" if rows else "nothing differs")
-    sys.exit(STATUS_DIFFERENT if rows else 0)
+    sys.exit(_contract.FOUND if rows else 0)
 
 
 def _read(path: Path) -> dict[str, object]:
@@ -60,9 +58,10 @@ def _read(path: Path) -> dict[str, object]:
 
     import numpy
 
+    from gfxgraph.errors import first_line
+
     try:
         with numpy.load(path, allow_pickle=False) as found:
             return {name: found[name] for name in found.files}
     except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-        problem = str(error).splitlines()[0] if str(error) else "not a dump"
-        _contract.refuse("file_unusable", path=path, problem=problem)
+        _contract.refuse("file_unusable", path=path, problem=first_line(error))

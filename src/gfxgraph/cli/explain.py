@@ -193,7 +193,7 @@ def _pipe(lang: str, facts: dict[str, object] | None, *, quiet: bool, live: bool
         waiting.append(block)
         n_waiting += len(block)
         # Scanning waits for a large block while more is there, so that it costs little a line.
-        if n_waiting >= _BLOCK or not _more_is_there(source):
+        if n_waiting >= _BLOCK or not select.select([source], [], [], 0)[0]:
             scanner.feed(b"".join(waiting))
             waiting.clear()
             n_waiting = 0
@@ -213,10 +213,6 @@ def _say_new(scanner: Scanner, said: set[str], lang: str) -> None:
             sys.stderr.write(f"\n{Explanation((match,), (), lang).format()}\n\n")
             sys.stderr.flush()
             said.add(code)
-
-
-def _more_is_there(source: int) -> bool:
-    return bool(select.select([source], [], [], 0)[0])
 
 
 def _write(sink: int, block: bytes) -> bool:

@@ -10,8 +10,8 @@ tensor and a flag), the older meaning is here alone; docs/older-names.md goes th
 is in here: names, arguments and kinds of results are its, as its documentation and its tests state them.
 
     graph_classes.py  the three classes of graphs, over graphed callables
-enabling.py   switching on and off, counters, what 1.1.0 had else of those classes
-memory_guard.py  layouts, faults, red zones
+    enabling.py   switching on and off, counters, what 1.1.0 had else of those classes
+    memory_guard.py  layouts, faults, red zones
     diagnosis.py  errors explained
     waves.py      software wave64 and wave128
     devices.py    GPU, PyTorch and what else is installed
@@ -22,39 +22,18 @@ from __future__ import annotations
 
 from importlib import import_module
 
-_ROOMS = {
-"enabling": (
-        "enable", "disable", "is_enabled", "stats", "health_check", "BridgedCUDAGraph", "ShapeBucketPool",
-        "ConditionalGraph",
-    ),
-"memory_guard": (
-        "guard_level", "validate_layout", "make_safe", "make_capture_safe", "GfxGraphFault", "is_illegal_access",
-        "localize_fault", "RedZone", "apply_deep_guard_env", "compute_sanitizer_cmd",
-    ),
-    "diagnosis": (
-        "explain", "report", "diagnose", "install_diagnostics", "environment_report", "Diagnosis", "diag_lang",
-    ),
-    "waves": ("detect_wave64", "plan_software_wave", "should_convert", "wave_mode"),
-    "devices": (
-        "device_info", "DeviceInfo", "torch_rocm_status", "require_rocm_torch", "RocmTorchError",
-        "detect_accelerators", "detect_engines",
-    ),
-    "engines": ("migraphx_available", "MIGraphXBackend", "hipgraph_interposer_status", "cross_engine_support"),
-}  # fmt: skip
-_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+from gfxgraph import __version__ as __version__
+from gfxgraph import names_in
 
-__all__ = list(_HOME)  # noqa: PLE0604  (the table above, name by name)
+_HOME = names_in(f"{__path__[0]}/__init__.pyi") | {"BridgedCUDAGraph": "gfxgraph.compat.enabling"}
+
+__all__ = list(_HOME)  # noqa: PLE0604  (name by name)
 
 
 def __getattr__(name: str) -> object:
-    if name == "__version__":
-        # lazily: the package below this one
-        from gfxgraph import __version__
-
-        return __version__
     if name not in _HOME:
         raise AttributeError(f"module 'gfxgraph.compat' has no attribute {name!r}")
-    return getattr(import_module(f"gfxgraph.compat.{_HOME[name]}"), name)
+    return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""What type checkers see of ``gfxgraph.compat``: the names that it loads when they are first used."""
+"""The names of ``gfxgraph.compat``, each with the module that it is loaded from when it is first used."""
 
 # A subclass of torch.cuda.CUDAGraph, made for the torch that is there.
 from torch.cuda import CUDAGraph as BridgedCUDAGraph

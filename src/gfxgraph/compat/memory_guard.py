@@ -11,7 +11,8 @@ from gfxgraph import config, torch_names
 from gfxgraph.core.strides import Oddity
 from gfxgraph.errors import ActivationError, GfxGraphFault
 from gfxgraph.guard import layout, redzones
-from gfxgraph.guard.localize import Tensors, is_illegal_access, named_fault
+from gfxgraph.guard.localize import is_illegal_access
+from gfxgraph.guard.localize import named_fault as localize_fault
 from gfxgraph.process import process
 from gfxgraph.startup import sanitizer
 
@@ -81,17 +82,6 @@ def make_capture_safe(obj: object) -> tuple[object, int]:
         return result
 
     return torch_names.tree_map_only(Tensor, safe, obj), n_copied
-
-
-def localize_fault(exc: BaseException, *, op: str | None = None, tensors: Tensors | None = None) -> GfxGraphFault:
-    """The error to raise for an illegal access: it names the operation and the layout of its tensors.
-
-    Args:
-        exc: what torch or the runtime raised.
-        op: what was being done.
-        tensors: pairs of a name and what the operation was given.
-    """
-    return named_fault(exc, op=op, tensors=tensors)
 
 
 def deep_guard_env() -> dict[str, str]:

@@ -128,7 +128,7 @@ def _matches(scanner: Scanner, lines: list[str]) -> list[Match]:
     matches = [Match(hit.code, hit.text, hit.line, hit.count, _causes(scanner, hit)) for hit in order(hits)]
     if found and all(match.line != found[1] for match in matches):
         component, line, text = found
-        code = unknown_errors.by_form(text)
+        code = next(iter(kinds.of(text).get("forms", ())), "")
         unknown = Match(code or unknown_errors.CODE, text, line, 1, component=component, is_by_form=bool(code))
         return [unknown, *matches]
     return matches

@@ -15,13 +15,14 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
 from gfxgraph import files
 from gfxgraph.diagnostics import derived_files, kinds, statuses
 from gfxgraph.diagnostics.entries import FOLDER, LANGUAGES
 from gfxgraph.diagnostics.kinds import Item
-from gfxgraph.diagnostics.literals import LEAST, literals_of, n_ways
+from gfxgraph.diagnostics.literals import LEAST, n_ways, needed
 
 VERSION = 56
 """Increased when the format of the derived file changes."""
@@ -98,7 +99,7 @@ class Searcher:
 
     def _compiled(self, regex: str, *, is_long: bool) -> Callable[[bytes], object]:
         """``re`` where it tries few ways, else an automaton, which takes longer to make."""
-        if hyperscan is None or not is_long or n_ways(regex) < 2:
+        if hyperscan is None or not is_long or n_ways(parser.parse(regex)) < 2:
             return re.compile(regex.encode(), self._flags).search
         automaton = _automaton([regex.encode()], self._flags)
         return lambda text: self._scan(automaton, text)
@@ -195,7 +196,7 @@ def _needs(items: Sequence[Item]) -> dict[str, list[int]]:
     """Numbers of the items by the literals that they need, '' where no literal is long enough to tell much."""
     found: dict[str, list[int]] = {}
     for number, item in enumerate(items):
-        literals = literals_of(item.regex)
+        literals = needed(parser.parse(item.regex))
         for literal in literals if min(map(len, literals)) >= LEAST else ("",):
             found.setdefault(literal, []).append(number)
     return found

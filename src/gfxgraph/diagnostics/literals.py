@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from re import _constants as constants  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 LEAST = 2  # characters of a literal
@@ -37,28 +36,19 @@ def needed(nodes: Nodes) -> frozenset[str]:
     return max(sets, key=lambda one: (min(map(telling, one)), -len(one)))
 
 
-def literals_of(regex: str) -> frozenset[str]:
-    """``needed`` of an expression."""
-    return needed(parser.parse(regex))
-
-
 def telling(literal: str) -> int:
     """How much a literal tells: its length, but little where every log is full of it."""
     return min(len(literal), LEAST) if _COMMON.search(literal) else len(literal)
 
 
-def n_ways(regex: str) -> int:
+def n_ways(nodes: Nodes) -> int:
     """How many repetitions of an expression multiply the ways that a search can go; one without end counts double."""
-    return _n_ways(parser.parse(regex))
-
-
-def _n_ways(nodes: Nodes) -> int:
     total = 0
     for op, value in nodes:
         if op is constants.SUBPATTERN:
-            total += _n_ways(value[3])
+            total += n_ways(value[3])
         elif op is constants.BRANCH:
-            total += max(map(_n_ways, value[1]))
+            total += max(map(n_ways, value[1]))
         elif op in (constants.MAX_REPEAT, constants.MIN_REPEAT):
-            total += (value[1] > _FEW) + (value[1] is constants.MAXREPEAT) + _n_ways(value[2])
+            total += (value[1] > _FEW) + (value[1] is constants.MAXREPEAT) + n_ways(value[2])
     return total

@@ -58,11 +58,6 @@ def component_of(line: str) -> str:
     return [*kinds.of(line).get("component", ()), [*kinds.components()][-1]][0]
 
 
-def by_form(line: str) -> str:
-    """The code that ``line`` indicates by its form alone; '' if the form shows nothing."""
-    return next(iter(kinds.of(line).get("forms", ())), "")
-
-
 def _surety(line: str) -> int | None:
     form = kinds.of(line)
     surety = next((level for level in range(3) if f"failure{level}" in form), None)

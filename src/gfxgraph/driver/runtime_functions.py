@@ -32,9 +32,6 @@ class Function:
     serves: tuple[str, ...] = ()
     result: Any = c_int
 
-    def symbol(self, backend: str) -> str | None:
-        return self.hip if backend == "hip" else self.cuda
-
 
 F = Function
 
@@ -105,7 +102,3 @@ FUNCTIONS = (
     F("func_param", "hipKernelGetParamInfo", "cuFuncGetParamInfo", (H, N, P, P), ("param_layout",)),
     F("kern_param", None, "cuKernelGetParamInfo", (H, N, P, P), ("param_layout",)),
 )
-
-
-def functions(backend: str) -> list[Function]:
-    return [function for function in FUNCTIONS if function.symbol(backend) is not None]

@@ -34,6 +34,7 @@ THREADS = 256
 MOST_BLOCKS = 1024
 MODE_RELAXED = 2
 
+PTX = Path(__file__).with_name("copies.ptx")
 SOURCE = """
 struct Parts { unsigned long long from[32], to[32], nbytes[32]; };
 
@@ -123,7 +124,7 @@ class CopyKernel:
             DriverError: `graph_api_missing`, `driver_call_failed`, `kernel_not_compiled`.
         """
         self._table = table
-        image = hiprtc.compile_kernel(table.found, SOURCE, arch) if table.backend == "hip" else _ptx()
+        image = hiprtc.compile_kernel(table.found, SOURCE, arch) if table.backend == "hip" else PTX.read_bytes()
         module, function = c_void_p(), c_void_p()
         with relaxed(table):
             table.call("load_module", byref(module), image)
@@ -133,10 +134,6 @@ class CopyKernel:
     def prepare(self, parts: Sequence[tuple[int, int, int]], stream: int) -> PreparedCopies:
         """A launch that copies (to, from, nbytes), up to `MOST` of them, none of them empty."""
         return PreparedCopies(self._table, self.function, parts, stream)
-
-
-def _ptx() -> bytes:
-    return Path(__file__).with_name("copies.ptx").read_bytes()
 
 
 def pointer(address: int) -> Any:

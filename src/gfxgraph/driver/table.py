@@ -38,9 +38,10 @@ class Table:
         self._functions: dict[str, Callable[..., Any]] = {}
         self._symbols: dict[str, str] = {}
         absent: set[str] = set()
-        for function in runtime_functions.functions(found.backend):
-            symbol = function.symbol(found.backend)
-            assert symbol is not None
+        for function in runtime_functions.FUNCTIONS:
+            symbol = function.hip if found.backend == "hip" else function.cuda
+            if symbol is None:
+                continue
             self._symbols[function.name] = symbol
             try:
                 # By item, not by attribute: a CDLL keeps those it hands out by attribute, and

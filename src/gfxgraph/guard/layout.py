@@ -69,16 +69,8 @@ def make_safe(value: object) -> Any:
     return torch_names.tree_map_only(Tensor, _plain, value)
 
 
-def make_capture_safe(value: object) -> Any:
-    """`make_safe` by its name in 1.x.
-
-    Args:
-        value: as there.
-
-    Returns:
-        What it returns.
-    """
-    return make_safe(value)
+make_capture_safe = make_safe
+"""By its name in 1.x."""
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -43,11 +43,11 @@ def is_illegal_access(exc: object) -> bool:
 Tensors = Sequence[tuple[str, object]] | Mapping[str, object] | Sequence[object]
 
 
-def named_fault(error: BaseException, *, op: str | None = None, tensors: Tensors | None = None) -> GfxGraphFault:
-    """The error to raise instead of ``error``: it names the operation and the layout of its tensors.
+def named_fault(exc: BaseException, *, op: str | None = None, tensors: Tensors | None = None) -> GfxGraphFault:
+    """The error to raise for an illegal access: it names the operation and the layout of its tensors.
 
     Args:
-        error: what torch or the runtime raised.
+        exc: what torch or the runtime raised.
         op: the operation that failed.
         tensors: its tensor arguments, as pairs or a mapping with names, or without names; other values are omitted.
     """
@@ -61,13 +61,13 @@ def named_fault(error: BaseException, *, op: str | None = None, tensors: Tensors
     ]
     fault = GfxGraphFault(
         "named_fault",
-        quote=str(error).strip(),
+        quote=str(exc).strip(),
         op=op,
         layout="\n".join(lines),
         tensors=[value for _, value in pairs],
-        original=error,
+        original=exc,
     )
-    fault.__cause__ = error
+    fault.__cause__ = exc
     return fault
 
 

@@ -18,7 +18,6 @@ class DeviceNode:
     exists: bool
     may_open: bool
     group: str = ""
-    gid: int = -1
 
 
 def device_nodes(machine: Machine) -> list[DeviceNode]:
@@ -43,7 +42,7 @@ def _node(machine: Machine, path: str) -> DeviceNode:
         allowed = found.st_mode & need == need
     # Logind and udev grant rights by ACL too; its presence shows as the group mask only, so a
     # refusal computed here is "probably", and doctor words it so.
-    return DeviceNode(path, True, allowed, group_name(machine, found.st_gid), found.st_gid)
+    return DeviceNode(path, True, allowed, group_name(machine, found.st_gid))
 
 
 def group_name(machine: Machine, gid: int) -> str:

@@ -7,6 +7,7 @@ import importlib.machinery
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,20 +95,6 @@ def _assignments(source: str) -> dict[str, str]:
     return found
 
 
-def _distribution_version(name: str) -> str:
-    import importlib.metadata  # here: it costs as much to load as everything that explain needs
-
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
-def distribution_versions(names: Sequence[str]) -> dict[str, str]:
-    """Return the versions of those Python packages that are installed."""
-    return {name: version for name in names if (version := _distribution_version(name))}
-
-
 def find_rocm(machine: Machine) -> list[Rocm]:
     """Return every ROCm under /opt and /usr, the one that /opt/rocm points at first."""
     current = machine.path("/opt/rocm").resolve()
@@ -163,8 +150,11 @@ def migraphx_available(machine: Machine | None = None, rocm: Sequence[Rocm] | No
         machine: where to look; this machine where None.
         rocm: the ROCm trees to look in; those of the machine where None.
     """
-    if distribution_versions(["migraphx", "torch-migraphx"]):
-        return True
+    import importlib.metadata  # here: it costs as much to load as everything that explain needs
+
+    for name in ("migraphx", "torch-migraphx"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return bool(importlib.metadata.version(name))
     # ROCm's packages put the module beside the library, without package metadata.
     if machine is None and importlib.machinery.PathFinder.find_spec("migraphx") is not None:
         return True

@@ -36,11 +36,6 @@ def may_be_below(version: Version, bound: Version) -> bool:
     return padded < bound
 
 
-def may_be_at_least(version: Version, bound: Version) -> bool:
-    """True where some completion of ``version`` is ``bound`` or above."""
-    return version[: len(bound)] + (10**9,) * (len(bound) - len(version)) >= bound
-
-
 def may_match(version: Version, spec: str) -> bool:
     """True where ``version`` may satisfy every part of ``spec``, as ``>=7.2,<7.2.4``.
 
@@ -54,7 +49,7 @@ def may_match(version: Version, spec: str) -> bool:
         if not version:
             continue
         if match[1] == ">=":
-            fits = may_be_at_least(version, bound)
+            fits = version[: len(bound)] + (10**9,) * (len(bound) - len(version)) >= bound  # some completion is
         elif match[1] == "<":
             fits = may_be_below(version, bound)
         else:

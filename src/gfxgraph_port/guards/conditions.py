@@ -304,8 +304,9 @@ class Conditions:
                         if _returns(statement):
                             return UNKNOWN
                         continue
-                    inner = self._body(statement.body if test else statement.orelse, world, depth)
-                    if inner is not UNKNOWN or _returns_directly(statement.body if test else statement.orelse):
+                    taken = statement.body if test else statement.orelse
+                    inner = self._body(taken, world, depth)
+                    if inner is not UNKNOWN or any(isinstance(each, ast.Return) for each in taken):
                         return inner
                 case ast.Try():
                     inner = self._body(statement.body, world, depth)
@@ -319,7 +320,3 @@ class Conditions:
 
 def _returns(node: ast.AST) -> bool:
     return any(isinstance(n, ast.Return) for n in ast.walk(node))
-
-
-def _returns_directly(block: list[ast.stmt]) -> bool:
-    return any(isinstance(n, ast.Return) for n in block)

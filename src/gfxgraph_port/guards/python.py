@@ -131,7 +131,8 @@ class PyGuards:
                 name = self.file.call_name(call)
                 if name in _EXITS or name.endswith((".skipTest", ".skip_test")):
                     return True
-                return self._exits_when(call, name, world)
+                parts = words(name.rpartition(".")[2])  # of skip_if_rocm() and the like, called as a statement
+                return world.is_amd and "skip" in parts and not AMD_WORDS.isdisjoint(parts)
             case ast.Assert():
                 return truth(self.conditions.value(statement.test, world)) is False
             case ast.If():
@@ -147,11 +148,6 @@ class PyGuards:
                 items = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
                 return any(self._skips(i, world) for i in items)
         return False
-
-    def _exits_when(self, call: ast.Call, name: str, world: DeviceKind) -> bool:
-        """``skip_if_rocm()`` and the like, called as a statement."""
-        parts = words(name.rpartition(".")[2])
-        return world.is_amd and "skip" in parts and bool(set(parts) & AMD_WORDS)
 
     def _block_stops(self, block: list[ast.stmt], world: DeviceKind) -> bool:
         return any(self._stops(s, world) for s in block)

@@ -51,13 +51,10 @@ def fp8_dtype(kind: str = "e4m3", *, arch: str | None = None, device: int | None
 
     if kind not in ("e4m3", "e5m2"):
         raise ValueError(f"kind {kind!r} is neither 'e4m3' nor 'e5m2'")
-    if _is_fnuz(arch_name(device) if arch is None else arch):
+    row = architecture(arch_name(device) if arch is None else arch)
+    if row is not None and row.fp8 == "fnuz":
         return torch.float8_e4m3fnuz if kind == "e4m3" else torch.float8_e5m2fnuz
     return torch.float8_e4m3fn if kind == "e4m3" else torch.float8_e5m2
-
-
-def _is_fnuz(arch: str) -> bool:
-    return getattr(architecture(arch), "fp8", "") == "fnuz"
 
 
 def fp8_max(kind: str = "e4m3", *, arch: str | None = None, device: int | None = None) -> float:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import files, torch_names
+from gfxgraph_port.hipify import load_module
 
 SCHEMA = "gfxgraph-golden/1"
 SHAPES = ((1, 32, 512), (4, 128, 2048), (16, 512, 2048), (1, 1, 2048), (1, 2048, 2048))
@@ -60,12 +61,9 @@ def load_target(spec: str) -> GoldenTarget:
     path, _, name = spec.partition(":")
     if not Path(path).is_file():
         raise GoldenError(f"{path}: no such file; give FILE.py:FUNCTION")
-    made = importlib.util.spec_from_file_location("gfxgraph_verify_target", path)
-    if made is None or made.loader is None:
+    module = load_module(importlib.util.spec_from_file_location("gfxgraph_verify_target", path))
+    if module is None:
         raise GoldenError(f"{path}: not a Python file")
-    module = importlib.util.module_from_spec(made)
-    sys.modules["gfxgraph_verify_target"] = module
-    made.loader.exec_module(module)
     build = getattr(module, name or "build", None)
     if not callable(build):
         raise GoldenError(f"{path} has no function {name or 'build'!r}")

@@ -166,10 +166,6 @@ def last_name(file: PyFile, call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else file.call_name(call).rpartition(".")[2]
 
 
-def in_function_named(file: PyFile, node: ast.AST, pattern: str) -> bool:
-    return any(isinstance(u, Function) and re.search(pattern, u.name) for u in file.ancestors(node))
-
-
 def is_test_file(path: str) -> bool:
     name = path.rpartition("/")[2]
     return name.startswith("test_") or name.endswith("_test.py") or name == "conftest.py" or "/tests/" in f"/{path}"

@@ -191,7 +191,8 @@ def _is_harmless(f: PyFile, node: ast.AST) -> bool:
         if isinstance(up, ast.IfExp):
             return "fnuz" in f.source(up)
         if isinstance(up, ast.stmt):
-            return isinstance(up, ast.If) or in_function_named(f, node, r"fnuz|normalize|convert")
+            around = (u.name for u in f.ancestors(node) if isinstance(u, Function))
+            return isinstance(up, ast.If) or any(re.search(r"fnuz|normalize|convert", name) for name in around)
     return False
 
 

@@ -8,11 +8,9 @@ from gfxgraph_port.rule_api import *
 def ungated_rocm_change(f: PyFile, ctx: Context) -> Iterator[Hit]:
     if ctx.added is None or ctx.vendor == "amd":
         return
-    yield from (h for h in _all(f) if h.line in ctx.added and _also_nvidia(ctx, h))
-
-
-def _also_nvidia(ctx: Context, h: Hit) -> bool:
-    return ctx.guards is None or ctx.guards.exclusion(h.node, NVIDIA) is None
+    for h in _all(f):
+        if h.line in ctx.added and (ctx.guards is None or ctx.guards.exclusion(h.node, NVIDIA) is None):
+            yield h
 
 
 def _all(f: PyFile) -> Iterator[Hit]:

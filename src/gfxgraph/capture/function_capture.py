@@ -20,7 +20,7 @@ from gfxgraph.capture import capture_lock
 from gfxgraph.capture.failures import end_by_hand, end_dead_capture
 from gfxgraph.capture.graph import BridgedGraph, bridged_class
 from gfxgraph.capture.patches import patch_table
-from gfxgraph.capture.record.random_generators import CaptureIsDead, begin, end
+from gfxgraph.capture.record.random_generators import CaptureIsDead, begin_capture, end_capture
 from gfxgraph.capture.replay import runtime_workarounds
 from gfxgraph.capture.undo import is_interrupt
 from gfxgraph.errors import GfxGraphError
@@ -57,8 +57,8 @@ class SharedPool:
                 warnings.catch_warnings(),
             ):
                 warnings.simplefilter("ignore")  # that the graph is empty
-                begin(state.base, self._graph, (), self.id, "thread_local")
-                end(state.base, self._graph, state.driver, stream)
+                begin_capture(state.base, self._graph, (), self.id, "thread_local")
+                end_capture(state.base, self._graph, state.driver, stream)
         except BaseException as error:
             self._end_dead(stream)
             if not isinstance(error, RuntimeError) or is_interrupt(error):
@@ -70,7 +70,7 @@ class SharedPool:
         try:
             with capture_lock.relaxed(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                end(base, self._graph, driver, stream)
+                end_capture(base, self._graph, driver, stream)
         except RuntimeError as error:
             was_asked = not isinstance(error, CaptureIsDead)
             if not end_dead_capture(base, self._graph, stream, driver, end_was_refused=was_asked):

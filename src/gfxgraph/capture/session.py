@@ -30,7 +30,7 @@ from gfxgraph.capture.record import dynamic_shapes, splits
 from gfxgraph.capture.record.dynamic_shapes import MovingTensors
 from gfxgraph.capture.record.host_memory import HostReads
 from gfxgraph.capture.record.host_values import HostValues
-from gfxgraph.capture.record.random_generators import Generators, begin, end
+from gfxgraph.capture.record.random_generators import Generators, begin_capture, end_capture
 from gfxgraph.capture.record.recorder import Recorder
 from gfxgraph.capture.record.streams import Streams, wait_for
 from gfxgraph.capture.record.user_lines import place, shown
@@ -191,7 +191,7 @@ class Session:
         return self.lifecycle.state not in CAPTURING
 
     @property
-    def is_left(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether an interrupt has left it open: it has failed, or its block is gone."""
         return self.lifecycle.has_failed or (self.block is not None and self.block() is None)
 
@@ -214,7 +214,7 @@ class Session:
             self.error = error
             self.lifecycle.to(CaptureState.FAILING)
             self.undo.note_last(self._forget_graphs)
-            if isinstance(error, (TypeError, KeyError)) and self.values.has_given:
+            if isinstance(error, (TypeError, KeyError)) and self.values.has_given_numbers:
                 error.add_note(_WANTS_PLAIN)
             if self.n_segments:
                 self.state.counters.add("capture_failed")
@@ -287,9 +287,9 @@ class Session:
         self.lifecycle.to(CaptureState.OPENING)
         with self.streams.be_on_own():
             if extra is not None:
-                begin(base, graph, (), self.pool, self.mode, *extra[0], **extra[1])
+                begin_capture(base, graph, (), self.pool, self.mode, *extra[0], **extra[1])
             else:
-                begin(base, graph, self.generators.states(), self.pool_id, self.mode)
+                begin_capture(base, graph, self.generators.states(), self.pool_id, self.mode)
         self.lifecycle.to(CaptureState.RECORDING)
         if self.has_users_pool:
             self.state.recording[tuple(self.pool_id)] = self
@@ -316,7 +316,7 @@ class Session:
             ignore_graph_warnings(not (final and self.n_segments == 1))
             with self.streams.be_on_own():
                 self.lifecycle.to(CaptureState.ENDING)
-                end(self.state.base, graph, self.state.driver, self.streams.own)
+                end_capture(self.state.base, graph, self.state.driver, self.streams.own)
         except RuntimeError as error:
             failures.end_failed(self, error, final)
             graph = None
@@ -363,7 +363,7 @@ class Session:
         if not (is_users and graph._keeps_graph and self.n_segments == 1):  # the user does it, or the first replay
             step.instantiate()
 
-    def grew(self) -> None:
+    def continue_in_new_graph(self) -> None:
         """The graph has as many nodes as the defect table allows: continue in a new one."""
         limit = self.recorder.max_nodes
         reason = f"over {limit} nodes in one graph are not safe here; the rest is in another (gfxgraph doctor --why)"
@@ -445,7 +445,7 @@ class Session:
         program.steps = [s for s in program.steps if not isinstance(s, ReadStep) or s.index in needed]
         if self.policy is not OnUnsafe.RAISE:
             self.optimizers.refuse_changes(self)
-            program.host_reads = [*self.host.kept(), *(self.optimizers.settings() if self.has_executed else ())]
+            program.host_reads = [*self.host.to_check(), *(self.optimizers.settings() if self.has_executed else ())]
 
 
 def _end_in_child() -> None:

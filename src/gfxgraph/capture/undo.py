@@ -292,7 +292,7 @@ def repair(everything: bool = True) -> None:
         everything: end every capture of this thread; else only those that have failed or whose block was left.
     """
     for session in reversed(process.sessions()):
-        if everything or session.is_left:
+        if everything or session.is_abandoned:
             session.abort(None)
     ignore_graph_warnings(False)
     remove_finished_modes()

@@ -75,7 +75,7 @@ class Choice:
         self._ratios.append(math.log(a / b))
         self._sums[Way.EAGER] += a
         self._sums[Way.GRAPH] += b
-        return self._look()
+        return self._decide()
 
     def next_way(self, n_timed: int) -> Way:
         """The way to time as the ``n_timed``-th: pairs alternate in order, so that neither is always first."""
@@ -88,7 +88,7 @@ class Choice:
             return str(self.decision)
         return f"undecided: {self.n_pairs} pairs of timings, {N_PAIRS} needed"
 
-    def _look(self) -> Decision | None:
+    def _decide(self) -> Decision | None:
         n = len(self._ratios)
         if n < N_PAIRS:
             return None

@@ -40,7 +40,7 @@ class OngoingRecording(Protocol):
 class SharingValues(Protocol):
     """The host values of a running capture, which other threads may be told of."""
 
-    def share(self) -> None: ...
+    def pin_shared(self) -> None: ...
 
 
 class OngoingCapture(Protocol):
@@ -50,7 +50,7 @@ class OngoingCapture(Protocol):
     block: object
 
     @property
-    def is_left(self) -> bool: ...
+    def is_abandoned(self) -> bool: ...
     @property
     def recorder(self) -> OngoingRecording: ...
     @property

@@ -127,7 +127,7 @@ def load(target: str) -> Any:
     try:
         module = _module(module_name)
     except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's module does as it is imported)
-        raise CannotCheck(target, f"{module_name} cannot be imported: {_said(error)}") from error
+        raise CannotCheck(target, f"{module_name} cannot be imported: {_text(error)}") from error
     found: object = module
     for part in name.split("."):
         if not hasattr(found, part):
@@ -148,11 +148,11 @@ def load(target: str) -> Any:
         return found()
     except (Exception, SystemExit) as error:  # noqa: BLE001  (likewise)
         raise CannotCheck(
-            target, f"an object of this class cannot be made without arguments: {_said(error)}"
+            target, f"an object of this class cannot be made without arguments: {_text(error)}"
         ) from error
 
 
-def _said(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -185,7 +185,7 @@ def arguments(fn: Callable[..., object], expressions: Sequence[str], target: str
         try:
             values.append(eval(text, {"torch": torch}))
         except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's expression raises)
-            raise CannotCheck(target, f"--arg {text!r}: {_said(error)}") from error
+            raise CannotCheck(target, f"--arg {text!r}: {_text(error)}") from error
     needed = [
         p.name
         for p in _parameters(fn)
@@ -216,7 +216,7 @@ def check(fn: Callable[..., object], args: Sequence[object] = (), *, target: str
             fn(*args)
         torch.cuda.synchronize()
     except (Exception, SystemExit) as error:
-        raise CannotCheck(target, f"it fails without a capture: {_said(error)}", line_of_error(error)) from error
+        raise CannotCheck(target, f"it fails without a capture: {_text(error)}", line_of_error(error)) from error
     home = _place(line_of(fn)) or ("?", 0)
     gfxgraph.reset_stats()
     graph = torch.cuda.CUDAGraph()

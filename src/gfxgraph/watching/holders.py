@@ -229,7 +229,7 @@ class HolderSearch:
 
     def _walk(self) -> None:
         while self._queue and len(self._seen) < MOST_OBJECTS:
-            self._look_into(self._queue.popleft())
+            self._search_in(self._queue.popleft())
 
     def _meet(self, value: object, up: _Reached | None, key: object, is_step: bool, name: str) -> None:
         kind = type(value)  # ``isinstance`` would ask proxies for the class of what they stand for
@@ -251,10 +251,10 @@ class HolderSearch:
             # The way through modules is the one that a program changes.
             known.up, known.key, known.is_step, known.name = up, key, True, name
 
-    def _look_into(self, node: _Reached) -> None:
+    def _search_in(self, node: _Reached) -> None:
         value, kind = node.value, type(node.value)
         if issubclass(kind, nn.Module):
-            self._look_into_module(node)
+            self._search_in_module(node)
         elif issubclass(kind, Optimizer):
             for name in ("param_groups", "state"):
                 self._meet(getattr(value, name), node, name, True, f"{type(value).__name__}.{name}")
@@ -263,11 +263,11 @@ class HolderSearch:
                 shown = repr(name) if type(name) in (int, str) else "..."
                 self._meet(item, node, name, True, f"{node.name}[{shown}]")
         elif kind is types.FunctionType:
-            self._look_into_function(node)
+            self._search_in_function(node)
         elif kind in _PASSED or str(kind.__module__).partition(".")[0] not in _LIBRARIES:
-            self._look_into_other(node)
+            self._search_in_other(node)
 
-    def _look_into_module(self, node: _Reached) -> None:
+    def _search_in_module(self, node: _Reached) -> None:
         value = node.value
         prefix, own = node.name if _is_module(node.up) else type(value).__name__, vars(value)
         tables: list[dict[str, Any]] = [*(own.get(slot) or _NONE for slot in SLOTS), own]
@@ -275,7 +275,7 @@ class HolderSearch:
             if name not in _MODULES_OWN:
                 self._meet(item, node, name, True, f"{prefix}.{name}")
 
-    def _look_into_function(self, node: _Reached) -> None:
+    def _search_in_function(self, node: _Reached) -> None:
         value = node.value
         self._globals(value.__code__, value.__globals__)
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
@@ -283,7 +283,7 @@ class HolderSearch:
         for item in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()):
             self._meet(item, node, None, False, node.name)
 
-    def _look_into_other(self, node: _Reached) -> None:
+    def _search_in_other(self, node: _Reached) -> None:
         """An object of any other class: its own dict is asked for only where it leads on."""
         value, inner = node.value, gc.get_referents(node.value)
         for key, shared in self._of_class(type(value)):

@@ -60,7 +60,7 @@ class _Done(threading.local):
 _done = _Done()
 
 
-class Later:
+class CallWhenFreed:
     """Makes a call when it is destroyed; an error is reported as from any finalizer."""
 
     def __init__(self, call: Callable[[], object]) -> None:
@@ -92,13 +92,13 @@ def _dies_later(final: Callable[[object], object] | None) -> Callable[[Any], Non
     def __del__(self: object) -> None:
         # The deferred call holds the object; Python does not finalize it twice, so the original finalizer is called
         # here.
-        capture_lock.keep_until_captures_end(Later(lambda: None if final is None else final(self)))
+        capture_lock.keep_until_captures_end(CallWhenFreed(lambda: None if final is None else final(self)))
 
     return __del__
 
 
 def _collect_ipc_later() -> None:
-    capture_lock.keep_until_captures_end(Later(STOCK["ipc_collect"]))
+    capture_lock.keep_until_captures_end(CallWhenFreed(STOCK["ipc_collect"]))
 
 
 @functools.cache
@@ -111,7 +111,7 @@ def _relaxed(function: Callable[..., object]) -> Callable[..., Any]:
     return load
 
 
-def prepare(device_index: int) -> None:
+def prepare_device(device_index: int) -> None:
     """Create what a capture would otherwise create inside itself, before this thread's first capture on a device."""
     if process.require().decisions.drain_watchdog:
         _wait_for_watchdog()
@@ -132,7 +132,7 @@ def prepare(device_index: int) -> None:
         torch.addmm(x[0], x, x)  # hipBLASLt has a handle of its own
 
 
-def quiet(name: str, call: Callable[..., object]) -> Callable[..., Any]:
+def allocating_freely(name: str, call: Callable[..., object]) -> Callable[..., Any]:
     """Wrap ``call`` (operation ``name``) so that what it allocates besides its work is not refused inside a capture.
 
     torch's operations work on the current stream only, so this lets nothing through that a capture should refuse.

@@ -180,7 +180,7 @@ def _start_thread(self: threading.Thread) -> None:
         session.make_room_for_threads()
     capturing = process.active_session()
     if capturing is not None:
-        capturing.values.share()
+        capturing.values.pin_shared()
     install_group("draws")
     STOCK["start_thread"](self)  # the original: another thread may have ended the last capture
 
@@ -202,7 +202,7 @@ _DRAWN_WITHIN_S = 0.001
 
 def begin_capture(holder: object) -> None:
     """Begin a capture in this thread; wait until those of other threads are over."""
-    deferred_calls.prepare(torch.cuda.current_device())
+    deferred_calls.prepare_device(torch.cuda.current_device())
     owner = capture_lock.Owner()
     with capture_lock.lock:
         captures[id(holder)] = owner  # noted before it is taken: an interrupt may strike at any line

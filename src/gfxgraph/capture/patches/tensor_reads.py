@@ -123,7 +123,7 @@ def _same_memory(session: StepSession, stock: _Stock, *args: object, **kwargs: o
 
 
 def _computed_in_python(session: StepSession, stock: _Stock, *args: object) -> object:
-    return session.values.passed(stock, args, {}) if session.values.reads_tainted(args, {}) else stock(*args)
+    return session.values.call_torch(stock, args, {}) if session.values.reads_tainted(args, {}) else stock(*args)
 
 
 def _deep_copy(session: StepSession, stock: _Stock, tensor: Tensor, memo: dict[int, Any]) -> object:
@@ -164,7 +164,7 @@ def _made_on_host(session: StepSession, make: _Stock, data: Any, *args: Any, **k
         device = _unrecorded(session, torch.empty, 0).device  # torch.get_default_device() may call torch.tensor([])
     is_on_host = device is None or torch.device(device).type == "cpu"
     on_host = {**kwargs, "device": "cpu"}
-    if session.values.has_given and holds_numbers(data):
+    if session.values.has_given_numbers and holds_numbers(data):
         name = f"torch.{make.__name__}"
         made = session.values.host_tensor(lambda numbers: make(numbers, *args, **on_host), data, name)
     else:
@@ -197,7 +197,7 @@ def iterencode(original: Callable[..., object]) -> Callable[..., object]:
 def _indexed(session: StepSession, stock: _Stock, tensor: Tensor, index: Any, *value: Any) -> object:
     index = _with_places(session, index)
     if holds_numbers((index, value)):
-        return session.values.passed(stock, (tensor, index, *value), {})
+        return session.values.call_torch(stock, (tensor, index, *value), {})
     return stock(tensor, _host_indices(index) if tensor.is_cuda else index, *value)
 
 
@@ -222,14 +222,14 @@ def _host_indices(index: object) -> object:
 def _telling(session: StepSession, stock: _Stock, *args: object, **kwargs: object) -> object:
     """By these another thread is told something: of host tensors that hold values of the device, perhaps."""
     if threading.active_count() > 1:
-        session.values.share()
+        session.values.pin_shared()
     return stock(*args, **kwargs)
 
 
 def _chosen(session: StepSession, choose: _Stock, *args: object, **kwargs: object) -> object:
     """``min`` or ``max`` of numbers: a replay chooses anew, as clipping means it."""
     if not kwargs and len(args) > 1 and holds_numbers(args) and all(map(is_number, args)):
-        return next(leaves(args, NUMBERS))._keeper.computed(choose, args)
+        return next(leaves(args, NUMBERS))._keeper.compute(choose, args)
     return choose(*args, **kwargs)
 
 

@@ -175,7 +175,7 @@ class MovingTensors:
         """Handle a torch call inside the capture."""
         session = self._capturing()
         if holds_numbers((args, kwargs)):
-            return session.values.passed(func, args, kwargs)
+            return session.values.call_torch(func, args, kwargs)
         found = self.among(args, kwargs)
         name = func.__name__
         if _is_getter(func):

@@ -103,7 +103,7 @@ class HostReads:
         if lends_memory(tensor):
             self._lent.append(tensor)
 
-    def take_lent(self) -> list[Tensor]:
+    def pop_lent(self) -> list[Tensor]:
         """What the graph wrote since the last wait and NumPy may read."""
         taken, self._lent = self._lent, []
         return taken
@@ -112,7 +112,7 @@ class HostReads:
         """A list or an array of the program's own, of which a tensor was made."""
         self._contents.append(Contents(data, where))
 
-    def kept(self) -> list[HostRead]:
+    def to_check(self) -> list[HostRead]:
         """What replays are to compare: neither what has changed since, which the captured code writes anew, nor what
         the program has let go of.
         """

@@ -69,7 +69,7 @@ def _content(session: StepSession, tensor: Tensor) -> Tensor:
         session.recorder.paused = False
 
 
-def _here() -> HostValues | None:
+def _values_here() -> HostValues | None:
     """The host values of this thread's capture, or None while nothing is recorded."""
     session: Any = process.active_session()
     return session.values if session is not None and not session.recorder.paused else None
@@ -105,7 +105,7 @@ class HostValues:
         self._tensors.append(weakref.ref(tensor))
         self._capturing().recorder.is_wary = True
 
-    def refills(self, tensor: Tensor) -> None:
+    def note_refilled(self, tensor: Tensor) -> None:
         """A host tensor into which a step of this program writes values of the device at each replay."""
         self.taint(tensor)
         _refilled.setdefault(memory_of(tensor), tensor)
@@ -174,7 +174,7 @@ class HostValues:
             if not tensor.is_cuda and self.is_tainted(tensor) and lends_memory(tensor):
                 self.read_contents(tensor, "memory shared with NumPy")
 
-    def share(self) -> None:
+    def pin_shared(self) -> None:
         """Another thread may use the program's host tensors from now on, which nobody sees: they are pinned."""
         session = self._capturing()
         tensors = {id(tensor): tensor for ref in self._tensors if (tensor := ref()) is not None}
@@ -211,7 +211,7 @@ class HostValues:
                         self.read_contents(copied, use)
         return made
 
-    def decided(self, read: Callable[[], Any], outcome: object, name: str, where: Place) -> ReadStep:
+    def guard_outcome(self, read: Callable[[], Any], outcome: object, name: str, where: Place) -> ReadStep:
         """Guard an operation that returns a bool, on which the program branches (``torch.equal``), or a number."""
         ref, step = self.new_read(read, outcome, name, where)
         self.escaped(ref, outcome, name, where)
@@ -259,11 +259,11 @@ class HostValues:
     @property
     def sees_calls(self) -> bool:
         """Whether torch's calls are seen now, in this thread."""
-        here = _here()
+        here = _values_here()
         return here is not None and here._capturing().moving.sees_calls
 
     @property
-    def has_given(self) -> bool:
+    def has_given_numbers(self) -> bool:
         """Whether the program has been given a number."""
         return bool(self._given)
 
@@ -292,14 +292,14 @@ class HostValues:
         """Arguments with references in place of tracked numbers, as a step stores them."""
         return substitute(item, self._ref_of, NUMBERS)
 
-    def computed(self, func: Callable[..., Any], args: tuple[Any, ...], kind: str = "") -> Any:
+    def compute(self, func: Callable[..., Any], args: tuple[Any, ...], kind: str = "") -> Any:
         """What ``func`` makes of numbers, some of them tracked: a number that carries the expression, or a plain
         value, which is guarded.
 
         Args:
             kind: what it is converted to, if it escapes as that.
         """
-        here = _here()
+        here = _values_here()
         keeper = here or self
         if keeper._is_over:
             return func(*now(args))  # as it would be in eager code
@@ -317,9 +317,9 @@ class HostValues:
         keeper.escaped(ref, value, kind or getattr(func, "__name__", str(func)))
         return value
 
-    def passed(self, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    def call_torch(self, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
         """Call a torch function that has tracked numbers among its arguments."""
-        here = _here()
+        here = _values_here()
         if here is None:
             return func(*plain(args), **plain(kwargs))
         return here._capturing().moving.by_number(func, args, kwargs)
@@ -403,7 +403,7 @@ class _TorchFunction:
 
 def _passed_to_torch(func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
     keeper = next(leaves((args, kwargs), NUMBERS))._keeper
-    return keeper.passed(func, args, kwargs or {})
+    return keeper.call_torch(func, args, kwargs or {})
 
 
 class _OfNumbers(type):
@@ -446,7 +446,7 @@ class TrackedNumber(metaclass=_OfNumbers):
     # -- conversions: what comes out is guarded, so the value may change as long as that does not ---------------
 
     def _leave(self, use: str, kind: Any) -> Any:
-        return self._keeper.computed(kind, (self,), use)
+        return self._keeper.compute(kind, (self,), use)
 
     def _plain(self, use: str) -> Any:
         return self._leave(use, type(self._captured))
@@ -501,7 +501,7 @@ class TrackedNumber(metaclass=_OfNumbers):
     __torch_function__ = _TorchFunction()
 
     def __round__(self, ndigits: Any = None) -> Any:
-        return self._keeper.computed(round, (self,) if ndigits is None else (self, ndigits))
+        return self._keeper.compute(round, (self,) if ndigits is None else (self, ndigits))
 
     def __getattr__(self, name: str) -> Any:
         # bit_length, as_integer_ratio, numerator...: any attribute of the plain number.
@@ -512,7 +512,7 @@ class TrackedNumber(metaclass=_OfNumbers):
 
         def method(*args: object, **kwargs: object) -> object:
             call = operator.methodcaller(name, *plain(args), **plain(kwargs))
-            return self._keeper.computed(call, (self,))
+            return self._keeper.compute(call, (self,))
 
         return method
 
@@ -589,7 +589,7 @@ def _binary(name: str, is_reflected: bool) -> Any:
     def method(self: TrackedNumber, other: Any, *modulus: Any) -> Any:
         if is_number(other):
             args = (other, self) if is_reflected else (self, other)
-            return self._keeper.computed(pow if modulus else func, args + modulus)
+            return self._keeper.compute(pow if modulus else func, args + modulus)
         if hasattr(other, "__torch_function__"):
             return NotImplemented  # a tensor's operator calls it
         mine = self._plain("an operand of another kind")
@@ -603,6 +603,6 @@ for _name in _BINARY:
     setattr(TrackedNumber, f"__{_name}__", _binary(_name, False))
     setattr(TrackedNumber, f"__r{_name}__", _binary(_name, True))
 for _name, _func in _UNARY.items():
-    setattr(TrackedNumber, f"__{_name}__", lambda self, func=_func: self._keeper.computed(func, (self,)))
+    setattr(TrackedNumber, f"__{_name}__", lambda self, func=_func: self._keeper.compute(func, (self,)))
 for _name in ("as_integer_ratio", "bit_length", "conjugate"):  # which torch's class has, too
     setattr(TrackedInt, _name, property(operator.methodcaller("__getattr__", _name)))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gfxgraph import torch_names
-from gfxgraph.capture.patches.deferred_calls import quiet
+from gfxgraph.capture.patches.deferred_calls import allocating_freely
 from gfxgraph.capture.patches.torch_functions import STOCK, Targets, session_here
 from gfxgraph.capture.record.streams import noting
 from gfxgraph.capture.replay.graph_tensors import flat
@@ -252,8 +252,8 @@ class OpInfo:
             and all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
         )
         call = noting(schema.name, getattr(func, "_op", func))
-        self.call = quiet(schema.name, call)
-        self.binding = quiet(schema.name, BINDINGS.get(full, call))
+        self.call = allocating_freely(schema.name, call)
+        self.binding = allocating_freely(schema.name, BINDINGS.get(full, call))
         """What to call with positional arguments only, the first of which is exactly a torch.Tensor."""
 
 
@@ -416,7 +416,7 @@ def _whole(overload: object, original: Any) -> object:
     info.is_composite = info.is_watched = False
     info.draws = False  # attention is recorded whole only without dropout
     info.has_effects = bool(info.mutates)
-    info.call = info.binding = quiet(info.name, call)
+    info.call = info.binding = allocating_freely(info.name, call)
     return known_as(info)
 
 

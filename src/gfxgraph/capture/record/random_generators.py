@@ -92,7 +92,7 @@ class Generators:
         saved.rename_states(dict(zip(map(id, old), self.states())))
 
 
-def begin(base: Any, graph: object, states: Iterable[object], *args: object, **kwargs: object) -> None:
+def begin_capture(base: Any, graph: object, states: Iterable[object], *args: object, **kwargs: object) -> None:
     """Register states of generators with a graph, and begin its capture with torch's other arguments."""
     default = torch.cuda.default_generators[torch.cuda.current_device()]  # torch registers it itself
     with registering(base, graph, [default, *states]):
@@ -108,7 +108,7 @@ class CaptureIsDead(RuntimeError):
         super().__init__(f"CUDA error: operation failed {WAS_DEAD}")
 
 
-def end(base: Any, graph: object, driver: GraphDriver, stream: torch.cuda.Stream) -> None:
+def end_capture(base: Any, graph: object, driver: GraphDriver, stream: torch.cuda.Stream) -> None:
     """Call torch's capture_end, unless the capture of ``stream`` is dead or over: then raise what it would.
 
     Torch from 2.12 on ends a capture only once, and one that the runtime refused to end stays in the books of its
@@ -230,7 +230,7 @@ def _is_on_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 # -- the states of the device's generators ---------------------------------------------------------------
 
 
-def asked_by(modules: tuple[str, ...]) -> bool:
+def called_by(modules: tuple[str, ...]) -> bool:
     """True if the first caller outside torch's functions for states is of these modules, in this thread's capture."""
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_globals.get("__name__") in _ON_THE_WAY:
@@ -305,13 +305,13 @@ def _of_generator(original: Callable[..., object]) -> Callable[..., object]:
         on_host = self.device.type == "cpu"
         if session is None:
             return original(self, *args, **kwargs)
-        if asked_by(torch_names.OF_DYNAMO):  # around a trace, which draws nothing; torch itself refuses a device's
+        if called_by(torch_names.OF_DYNAMO):  # around a trace, which draws nothing; torch itself refuses a device's
             return original(self, *args, **kwargs) if on_host else torch.zeros(16, dtype=torch.uint8)
         row = f"torch{'' if on_host else '.cuda'}.{'get' if reads else 'set'}_rng_state"
         if reads:
             return session.values.generator_state(lambda: original(self), row)
         # Code that has just been compiled seeds generators of its own, once for all calls, and none is to be undone.
-        is_compilers = asked_by(torch_names.OF_AOT)
+        is_compilers = called_by(torch_names.OF_AOT)
         saving = [] if is_compilers else [session.rollback.save_states]
 
         def act() -> object:

@@ -280,7 +280,7 @@ class Recorder(torch_names.TorchDispatchMode):  # type: ignore[misc, valid-type]
             rows.pop()
             return self.session.unsafe_op(BY_NAME["any-operation"], info.func, args, kwargs)
         if len(frontiers) > self.max_nodes:
-            self.session.grew()
+            self.session.continue_in_new_graph()
         return out
 
     # -- values -----------------------------------------------------------------------------------
@@ -602,7 +602,7 @@ def looked_at(recorder: Recorder, info: OpInfo, args: Any, kwargs: Kwargs) -> tu
     if info.is_composite and all(map(has_layout, given)):
         with recorder, as_outside():  # torch's C++ parts, as in eager; Python's decompositions may differ
             return func._op_dk(_COMPOSITE, *args, **kwargs), args, kwargs
-    if recorder.session.values.has_given:  # called where no mode saw it
+    if recorder.session.values.has_given_numbers:  # called where no mode saw it
         args, kwargs = plain(args), plain(kwargs)
     row = _unsafe(recorder, info, args, kwargs)
     if row is not None:

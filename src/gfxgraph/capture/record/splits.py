@@ -64,11 +64,11 @@ def unsafe_op(session: Session, row: UnsafeOp, func: Any, args: Any, kwargs: Any
         out = func(*args, **kwargs)
         _refuse_without_layout(session, name, out)
         if type(out) in (bool, int, float):
-            return out, session.values.decided(lambda: func(*args, **kwargs), out, name, where)
+            return out, session.values.guard_outcome(lambda: func(*args, **kwargs), out, name, where)
         is_from_device = row in ON_HOST or session.values.come_from_device(args, kwargs)
         for tensor in flat(out, list(writes)):
             if not tensor.is_cuda and is_from_device:
-                session.values.refills(tensor)
+                session.values.note_refilled(tensor)
         session.recorder.adopt(out)
         step = HostStep(name, where, func, args, kwargs, out, writes, tuple(foreign))
         step.filled = outs(func, kwargs) if schema is not None else ()
@@ -230,7 +230,7 @@ def host_call(session: Session, name: str, call: Callable[[], object], repeat: b
 
     out = session.split(BY_NAME[name], name, make, where)
     if repeat:
-        session.values.pin_lent(session.host.take_lent())
+        session.values.pin_lent(session.host.pop_lent())
     return out
 
 

@@ -43,7 +43,7 @@ from gfxgraph.capture import capture_lock
 from gfxgraph.capture.patches.optimizers import Settings
 from gfxgraph.capture.record.user_lines import is_library_code, place, shown
 from gfxgraph.capture.replay.graph_tensors import Layout, flat, has_layout, memory_of, overwrite, used_on
-from gfxgraph.capture.replay.program import HostStep, Program, point
+from gfxgraph.capture.replay.program import HostStep, Program, point_at
 from gfxgraph.core.tape import Entry, TapeValue, leaves
 from gfxgraph.process import process
 from gfxgraph.watching.holders import GONE, REPLACED, SLOTS, Holder, HolderSearch, read_step, variable_now
@@ -537,7 +537,7 @@ class _Change:
         else:
             overwrite(slot.memory, now)
             used_on(now, torch.cuda.current_stream())
-            point(now, slot.memory)
+            point_at(now, slot.memory)
         self.held._note_change(slot, now)
 
     def _make_free(self, slot: Slot) -> bool:
@@ -552,7 +552,7 @@ class _Change:
         for each in used:
             with torch_names._InferenceMode(each.was.is_inference()):
                 content = each.was.detach().clone()
-            point(each.was, content)
+            point_at(each.was, content)
         return True
 
     def _is_used(self, slot: Slot) -> bool:

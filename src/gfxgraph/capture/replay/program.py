@@ -262,7 +262,7 @@ class HostStep(PlacedStep):
 
     def _store_tensor(self, out: Tensor, result: Tensor) -> None:
         if id(out) in self.moving and out.dtype is result.dtype:
-            point(out, result)
+            point_at(out, result)
             return
         if out.dtype is not result.dtype or out.size() != result.size():
             self._differs(shape_of(out, result), shape_of(result, out))
@@ -279,7 +279,7 @@ class HostStep(PlacedStep):
         raise process.mismatch("shape_guard_mismatch", **fields)
 
 
-def point(out: Tensor, result: Tensor) -> None:
+def point_at(out: Tensor, result: Tensor) -> None:
     """Give the program's own tensor the memory of a result, as a view that autograd accepts."""
     with torch.inference_mode(out.is_inference()):
         made = result

@@ -160,6 +160,7 @@ TABLE = {
         torch._dynamo.variables.SetVariable
         torch._dynamo.variables.SymNodeVariable
         torch._dynamo.variables.TensorVariable
+        torch._dynamo.variables.TensorVariable._collect_backward_inputs 2.11+
         torch._dynamo.variables.TorchInGraphFunctionVariable._get_handlers
         torch._dynamo.variables.TupleVariable
         torch._dynamo.variables.UnknownVariable

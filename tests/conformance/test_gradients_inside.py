@@ -1,5 +1,7 @@
 """Functions that take gradients themselves, with ``torch.autograd.grad``: one graph where Dynamo can follow."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -122,3 +124,23 @@ def test_gradients_taken_inside_are_eagers(platform, make):
             assert torch.allclose(mine, theirs, 1e-4, 1e-5) and mine.requires_grad == theirs.requires_grad
     if make in WHOLE and HAS_TRACED_GRADIENTS:
         assert graphed.stats()["calls"]["by_graph"] == 6, graphed.explain()
+
+
+def test_a_backward_of_what_was_computed_before_a_break(platform):
+    """It reaches parameters that the rest of the function, which is traced on its own, does not mention."""
+    eager = net()[:2]
+    model = copy.deepcopy(eager)
+
+    def step(of, x):
+        loss = of(x).square().mean()
+        if loss.item() > 1e9:  # Python runs
+            return None
+        loss.backward()
+        return loss.detach()
+
+    graphed = gfxgraph.graphed(step)
+    for _ in range(5):
+        x = torch.randn(5, 3, device="cuda")
+        torch.testing.assert_close(graphed(model, x), step(eager, x))
+    for mine, theirs in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)

@@ -449,10 +449,14 @@ def _rules() -> Iterator[StandIn]:
     else:
         yield from _older_rules(compared)
     yield *torch_names.place("is_from_closure_source"), _of_closure
-    for key in ("dict_call_method", "ordered_call_method"):
-        ordered, method = torch_names.place(key)
-        if method in vars(ordered):
-            yield ordered, method, _ordering
+    for key, rule in (
+        ("dict_call_method", _ordering),
+        ("ordered_call_method", _ordering),
+        ("_collect_backward_inputs", _with_leaves),
+    ):
+        owner, method = torch_names.place(key)
+        if method in vars(owner):
+            yield owner, method, rule
     torch_functions = torch_names._get_handlers()
     if torch.full in torch_functions:
         yield torch_functions, torch.full, _filling
@@ -624,6 +628,16 @@ def _filling(fill: Func) -> Func:
         return fill(self, tx, size, fill_value, **kwargs)
 
     return full
+
+
+def _with_leaves(collect: Func) -> Func:
+    def collect_leaves(*args: object, **kwargs: object) -> object:
+        if found := collect(*args, **kwargs):
+            return found
+        # They are further up than the frame: Dynamo's backward would do nothing.
+        raise torch_names.Unsupported("it calls backward() of what was computed before (Tensor.backward)")
+
+    return collect_leaves
 
 
 def _leaving_generator(finish: Func) -> Func:

@@ -29,12 +29,27 @@ class Averaging(nn.Module):
         return made
 
 
+class Counting(Averaging):
+    """As above, with `+=` and `*=`: each stores the tensor that was there."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        self.n += 1
+        made = x * self.weight * self.mean.clone()
+        self.mean *= 1.25
+        return made
+
+
 def of(name):
     torch.manual_seed(0)
     made = {
         "linear": lambda: nn.Linear(4, 4),
         "norm": lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)),
         "averaging": Averaging,
+        "counting": Counting,
         "dropout": lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)),
     }[name]()
     return made.cuda()
@@ -86,6 +101,16 @@ def test_a_known_call_runs_none_of_dynamos_code(platform, monkeypatch, name):
     assert_same(gradients(module), gradients(eager))
     assert graphed.stats()["replays"] == before + 3
     assert Graphed.of(graphed)._worlds.n_one_graph == before + 3
+
+
+def test_a_buffer_that_the_module_adds_to(platform):
+    """`+=` and `*=` store the tensor that was there: it stays in place, and a graph writes to it."""
+    graphed, module, eager = pair("counting")
+    before = graphed.stats()["replays"]
+    for seed in range(3):
+        torch.testing.assert_close(step(graphed, module, None, seed), step(eager, eager, None, seed))
+    assert_same(gradients(module), gradients(eager))
+    assert graphed.stats()["replays"] == before + 3
 
 
 def frozen(module, x):

@@ -456,9 +456,10 @@ class TracedGraph:
         before = torch.get_rng_state()
         results: tuple[object, ...] = found.graph.forward(*inputs)
         has_drawn = not torch.equal(before, torch.get_rng_state()) and may_draw_on_host(found.graph)
-        # A result that lies in an input must be a view of the caller's own tensor: that input is not bound.
-        shared = homes_in_use(homes, results)
-        found.outside = [i for i in found.outside if i not in shared]
+        # A result that lies in an input must be a view of the caller's own tensor: that input is not bound, but for
+        # one that is the result, as the `self.n` of `self.n += 1`, which is stored again.
+        moving, same = homes_in_use(homes, results) | found.stored, set(map(id, results))
+        found.outside = [i for i in found.outside if i not in moving or id(inputs[i]) in same]
         changed = [tensor_key(t) for t in tensors]
         # Whether results need gradients because of what the graph does, rather than because of its inputs.
         has_gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)

@@ -73,6 +73,8 @@ class Found:
     """Why even a capture of the graph would not do what the graph does."""
     outside: list[int] = field(default_factory=list)
     """Positions of the inputs from outside the frame: they are expected to stay in place."""
+    stored: set[int] = field(default_factory=set)
+    """Positions of inputs in whose place the frame stores something: another tensor, unless it is a result, too."""
     returned: list[str] = field(default_factory=list)
     """Sources of external tensors and changing numbers that the frame returns; its graph need not contain them."""
     replaced: list[tuple[str, object]] = field(default_factory=list)
@@ -237,17 +239,15 @@ def look(graph: Any) -> Found:
     code = list(output.tracing_context.traced_code)
     if any(each.co_flags & _WAITS for each in code):
         raise torch_names.SkipFrame(WAITS)
-    sources = []
-    for node in graph.graph.nodes:
-        if node.op == "placeholder":
-            argument = node.meta.get("grapharg")
-            sources.append(name_of(argument.source) if argument is not None else "")
+    inputs = [node.meta.get("grapharg") for node in graph.graph.nodes if node.op == "placeholder"]
+    sources = [name_of(each.source) if each is not None else "" for each in inputs]
     found = Found(output.root_tx.f_code, graph, sources, code=code)
     found.is_empty = not any(node.op.startswith("call_") for node in graph.graph.nodes)
     found.replaced = list(_replaced(output.side_effects))
     stored = {text for owner, name in found.replaced for text in (f"{owner}.{name}", f"{owner}[{name!r}]")}
     given = output.root_tx.f_locals
-    found.outside = [i for i, source in enumerate(sources) if _is_outside(source, given) and source not in stored]
+    found.outside = [i for i, source in enumerate(sources) if _is_outside(source, given)]
+    found.stored = {i for i, source in enumerate(sources) if source in stored}
     found.numbers = _numbers_in(graph.graph)
     found.why_eager = _why_eager(graph)
     found.asks_by_name, found.asks_mappings = any(map(asks_by_name, code)), any(map(is_of_mappings, code))

@@ -239,3 +239,39 @@ def test_above_every_bucket():
     g = gfxgraph.graphed(f, dynamic={"x": {0: "n"}}, buckets=[8])
     same(f, g, lambda n: (torch.randn(n, 6, device="cuda"),), [w], [5, 6, 9, 7, 9])
     assert g.stats()["eager"]["n=9 is larger than every bucket"] == 2 and g.stats()["captures"] == 1
+
+
+@pytest.mark.parametrize("needs_gradients", [True, False])
+def test_one_tensor_for_several_arguments_is_padded_once(needs_gradients):
+    """As self-attention is called, and unlike two tensors, whose graph is another."""
+    torch.manual_seed(0)
+    inner = nn.MultiheadAttention(8, 2, batch_first=True).cuda()
+    theirs, dims = copy.deepcopy(inner), dict.fromkeys(("query", "key", "value"), {0: "rows"})
+    net = gfxgraph.graphed(inner, dynamic=dims, buckets=[4, 8])
+    for turn, n in enumerate((5, 7, 3, 6, 8, 2, 5, 7, 3, 6)):
+        x = torch.randn(n, 6, 8, device="cuda", requires_grad=needs_gradients)
+        others = (x, x) if turn < 8 else (x, torch.randn_like(x))
+        found = []
+        for each in (net, theirs):
+            each.zero_grad()
+            with torch.set_grad_enabled(needs_gradients):
+                out = each(x, *others, need_weights=False)[0]
+            if needs_gradients:
+                out.square().sum().backward()
+            found.append([out, x.grad, *[p.grad for p in each.parameters()]])
+            x.grad = None
+        torch.testing.assert_close(*found)
+    stats = gfxgraph.callables.graphed.Graphed.of(net).stats()
+    assert stats["captures"] <= 4 and not stats["calls"]["slow"] and "padding" not in str(stats["eager"]), stats
+
+
+def test_which_results_receive_gradients_is_learnt_for_all_sizes():
+    """As of a model that returns a loss and what it is made of: the first backward tells it."""
+    torch.manual_seed(0)
+    lin = nn.Linear(8, 8).cuda()
+    net = gfxgraph.graphed(lambda x: (lin(x).square().mean(), lin(x) * 2))
+    for n in (3, 4, 5, 6):
+        for _ in range(4):
+            net(torch.randn(n, 8, device="cuda"))[0].backward()
+    traced_once_more = 2  # of one size, then of any
+    assert net.stats()["captures"] == 4 + traced_once_more, net.explain()

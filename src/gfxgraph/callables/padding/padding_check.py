@@ -30,7 +30,7 @@ from gfxgraph.callables.buffers import dense_copy, front, pad, repeat_last
 from gfxgraph.callables.captured import Padded, Route, Shared
 from gfxgraph.callables.padding.operator_rules import Cause, Why
 from gfxgraph.callables.padding.row_independence import DimVerdict, PaddingRefusal, Trace, rows_independent
-from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace
+from gfxgraph.callables.signature import Args, Call, Kwargs, NotATree, flatten, replace, twins_of
 from gfxgraph.callables.trace.dynamo import returned
 from gfxgraph.callables.trace.world import World
 from gfxgraph.callables.worlds import NEEDS_GRADIENTS
@@ -75,7 +75,7 @@ class PaddingCheck:
     """
 
     def __init__(self, shared: Shared, dims: Dims | None) -> None:
-        self._fn, self._run, self._front = shared.fn, shared.run, shared.front
+        self._fn, self.run, self._front = shared.fn, shared.run, shared.front
         self._name, self._eager, self._dims = shared.name, shared.eager, dims
         self.refusals: dict[str, PaddingRefusal] = {}
         """By sizes and bucket, as text."""
@@ -147,10 +147,6 @@ class PaddingCheck:
         there = self._in_bucket(call, *_with_tensors(call, copies))
         return call.kind_with_dims(dims), call.world.token, there and there.token, bucketed.padded_names
 
-    def run_eagerly(self, args: Args, kwargs: Kwargs) -> Any:
-        """Run the function eagerly, as it was traced."""
-        return self._run(*args, **kwargs)
-
     def why_unfit(self, call: Call, buckets: Sequence[Bucketed]) -> str:
         """Why the call's values, cut or repeated, may not suit the sizes of buckets; "" if they do."""
         dims = self._named(call)
@@ -165,11 +161,11 @@ class PaddingCheck:
     def run_with_world(self, args: Args, kwargs: Kwargs) -> tuple[Any, World | None]:
         """Run the function eagerly, and return its world too; traced now if it has none."""
         if self._front is None:
-            return self._run(*args, **kwargs), None
+            return self.run(*args, **kwargs), None
         world = self._front.find(args, kwargs)
         if world is None:
             return self._front.trace(args, kwargs)
-        return self._run(*args, **kwargs), world
+        return self.run(*args, **kwargs), world
 
     # -- one call -------------------------------------------------------------------------------------
 
@@ -179,7 +175,7 @@ class PaddingCheck:
         copies = [dense_copy(t, s) if s not in (None, t.size()) else t for t, s in zip(call.tensors, bucketed.sizes)]
         found = self._verdict(call, copies, dims, bucketed)
         if isinstance(found, PaddingRefusal):
-            return returned(call.kwargs, self._run(*call.args, **call.kwargs)), found
+            return returned(call.kwargs, self.run(*call.args, **call.kwargs)), found
         names = argument_paths(self._fn, call.args, call.kwargs)
         for i in found.written:
             if copies[i] is call.tensors[i]:
@@ -199,7 +195,7 @@ class PaddingCheck:
             return result
 
         def own() -> Any:
-            return returned(call.kwargs, self._run(*call.args, **call.kwargs))
+            return returned(call.kwargs, self.run(*call.args, **call.kwargs))
 
         outside: list[Tensor] = getattr(call.world, "written", [])
         compared = compare(own, in_bucket, outside, written, call.device)
@@ -339,8 +335,8 @@ def _hint(node: Any) -> Any:
 
 
 def _with_tensors(call: Call, tensors: Sequence[Tensor]) -> tuple[Args, Kwargs]:
-    """The call's arguments with other tensors."""
-    rest = iter(tensors)
+    """The call's arguments with other tensors; what is one tensor in the call is one in these."""
+    rest = iter([tensors[first] for first in twins_of(call.tensors)])
     args = replace(tuple(call.args), lambda _: next(rest))
     return args, replace(dict(call.kwargs), lambda _: next(rest))
 

@@ -34,7 +34,7 @@ from gfxgraph.callables.captured import CapturedCallable, Options
 from gfxgraph.callables.graphed import MOST_HOST_VALUES, Graphed
 from gfxgraph.callables.signature import HOST_CONSTANT_NUMEL, RunEagerly, mode_key, tensor_key
 from gfxgraph.callables.trace.in_dynamo import RESTLESS_NUMBER, Found
-from gfxgraph.callables.training.gradients import Forwards, Gradients
+from gfxgraph.callables.training.gradients import Gradients, Siblings
 from gfxgraph.callables.worlds import homes_in_use, homes_of
 from gfxgraph.capture.replay.graph_tensors import Layout, has_layout, tensor_at
 from gfxgraph.types import ReplayMode
@@ -108,7 +108,7 @@ class Region(CapturedCallable):
         """By the addresses of the bound inputs."""
         self._with_gradients: dict[Any, Gradients] = {}
         """Graphs of forward and backward, by key of their calls."""
-        self._forwards: Forwards = {}
+        self._siblings: Siblings | None = None
         self._places: dict[int, set[int]] = {}
         """Addresses at which static inputs have been seen."""
         self._is_looked_at = not is_backward and not mutated
@@ -420,9 +420,8 @@ class Piece(Region):
         if known is None:
             if len(self._with_gradients) >= self.options.max_graphs:
                 raise RunEagerly("more signatures than max_graphs")
-            known = self._with_gradients[key] = Gradients(
-                self._graph, inputs, frozenset(in_place), self.names, self._forwards
-            )
+            self._siblings = self._siblings or Siblings(self._graph, self.names)
+            known = self._with_gradients[key] = Gradients(self._siblings, inputs, frozenset(in_place))
         return known(inputs)
 
     def note_run(self, inputs: Sequence[Any]) -> None:

@@ -160,7 +160,8 @@ class BucketedGradients:
     ) -> tuple[Args, Kwargs, list[Tensor]]:
         """The arguments at the bucket's size."""
         assert way.sizes is not None
-        padded = [t if size is None else _grown(t, size) for t, size in zip(tensors, way.sizes)]
+        grown = {id(t): _grown(t, size) for t, size in zip(tensors, way.sizes) if size is not None}
+        padded = [grown.get(id(t), t) for t in tensors]
         rest = iter(padded)
         given = replace((tuple(args), dict(kwargs)), lambda _: next(rest))
         return given[0], given[1], padded
@@ -193,7 +194,7 @@ class BucketedGradients:
         if call.world.written:
             return _Way()
         with suppress(torch.OutOfMemoryError, RuntimeError), _drawing_nothing(call.device):
-            own = _Run(self._check.run_eagerly(call.args, call.kwargs))
+            own = _Run(self._check.run(*call.args, **call.kwargs))
             torch.autograd.grad(own.ends, self._wanted(call), _seeds(own.ends), allow_unused=True)
         return _Way([None] * len(call.tensors))
 
@@ -209,7 +210,8 @@ class BucketedGradients:
             PaddingRefusal: it does not.
         """
         sizes = [None if s is None or s == tuple(t.size()) else s for t, s in zip(call.tensors, bucketed.sizes)]
-        if call.aliases:
+        n = len(call.tensors)
+        if call.aliases[:n] != call.aliases[n:]:  # other than by being one tensor
             raise PaddingRefusal("arguments share memory")
         if not all(t.is_contiguous() for t, size in zip(call.tensors, sizes) if size is not None):
             raise PaddingRefusal("an argument that would be padded is not contiguous")
@@ -231,13 +233,13 @@ class BucketedGradients:
         Raises:
             PaddingRefusal: they differ.
         """
-        run, wanted = self._check.run_eagerly, self._wanted(call)
+        run, wanted = self._check.run, self._wanted(call)
         try:
             with _drawing_nothing(call.device):
-                own = _Run(run(call.args, call.kwargs))
+                own = _Run(run(*call.args, **call.kwargs))
             args, kwargs, padded = self._padded(way, call.args, call.kwargs, call.tensors)
             with _drawing_nothing(call.device):
-                other = _Run(run(args, kwargs))
+                other = _Run(run(*args, **kwargs))
             rows = _rows(own, other, [*call.tensors, *padded], bucketed)
             seeds = _seeds(own.ends)
             mine = torch.autograd.grad(own.ends, wanted, seeds, allow_unused=True)

@@ -35,7 +35,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from operator import itemgetter
 from typing import Any
@@ -90,24 +90,14 @@ class Gradients(CapturedCallable):
     Under the cap on memory as every capture; a backward that waits keeps the graphs of its forward.
 
     Args:
-        fn: takes ``inputs`` in their order and reads nothing else.
+        siblings: the function, and what it shares with the calls of other kinds.
         inputs: tensors on the device, and constants, small host tensors among them.
         in_place: positions of tensors that stay in place; the others are copied in.
-        names: what the program calls its inputs; "" for what is computed.
-        forwards: the memory of the function's forwards, by arena.
     """
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        inputs: Sequence[Any],
-        in_place: frozenset[int],
-        names: Sequence[str],
-        forwards: Forwards,
-    ) -> None:
+    def __init__(self, siblings: Siblings, inputs: Sequence[Any], in_place: frozenset[int]) -> None:
         super().__init__("graphed")
-        self.forwards = forwards
-        self.fn, self.names, self.in_place = fn, names, in_place
+        self.siblings, self.fn, self.in_place = siblings, siblings.fn, in_place
         self.at = [i for i, each in enumerate(inputs) if isinstance(each, Tensor) and each.is_cuda]
         at = set(self.at)
         self.inputs = [
@@ -204,7 +194,7 @@ class Gradients(CapturedCallable):
         except (RuntimeError, NotATree) as error:
             if is_interrupt(error):
                 raise
-            self.forwards.pop(arena, None)  # a failed capture may have left something there
+            self.siblings.homes.pop(arena, None)  # a failed capture may have left something there
             raise RunEagerly(self.fall_back("forward and backward could not be captured", error)) from error
         self.nbytes += max(0, arena.reserved() - before)  # what earlier ones took there serves again
         arena.entries.add(self)
@@ -226,7 +216,21 @@ class _Home(Order):
         return self.number
 
 
-Forwards = dict[Arena, _Home]
+@dataclass
+class Siblings:
+    """What the calls of one function share, whatever their sizes.
+
+    Attributes:
+        fn: takes ``inputs`` in their order and reads nothing else.
+        names: what the program calls its inputs; "" for what is computed.
+        homes: memory of its forwards.
+        arrivals: which results received gradients, where not all did.
+    """
+
+    fn: Callable[..., Any]
+    names: Sequence[str]
+    homes: dict[Arena, _Home] = field(default_factory=dict)
+    arrivals: list[tuple[bool, ...]] = field(default_factory=list)
 
 
 class _Pair:
@@ -248,7 +252,7 @@ class _Pair:
         self._memory = memory = arena.backwards
         self.is_outdated, self.lock = False, memory.lock
         home = _Home(arena.state, arena.device_index, arena.stream)
-        self._home = owner.forwards.setdefault(arena, home)
+        self._home = owner.siblings.homes.setdefault(arena, home)
         self._home.begin(self)  # a capture that is split runs its parts
         copy_all(self._targets, self._moved(given))
         # Each a new leaf: if it were a view, as eager's argument may be, gradients would bypass it.
@@ -258,7 +262,7 @@ class _Pair:
         self.build = builder(result)
         written = written_inputs(self._forward, list(self.statics))
         for k in set(self.copied).intersection(written):
-            name = owner.names[owner.at[k]] or "a tensor that it computed earlier"
+            name = owner.siblings.names[owner.at[k]] or "a tensor that it computed earlier"
             raise RuntimeError(f"it writes to {name} where a result needs gradients: write to {name}.clone()")
         self.is_saved = [k not in written for k in range(len(self.statics))]
         """Which inputs must be the same in the backward: all but those that the forward writes."""
@@ -278,6 +282,8 @@ class _Pair:
         self.backwards: dict[tuple[bool, ...], _Backward] = {}
         """By which results receive gradients."""
         self._all = (True,) * len(ends)
+        known = dict.fromkeys((*owner.arrivals, *owner.siblings.arrivals))
+        owner.arrivals = [each for each in known if len(each) == len(ends)][: MAX_BACKWARDS - 1]
         for arrivals in (*owner.arrivals, self._all):
             self.backwards[arrivals] = self._whole = self._backward(ends, arrivals)
         self._generators = list(self._forward._program.generators)
@@ -355,10 +361,12 @@ class _Pair:
             self.owner.eager.count("only some of its results are differentiated, for the first time")
             if len(self.owner.arrivals) + 1 < MAX_BACKWARDS and arrivals not in self.owner.arrivals:
                 self.owner.arrivals.append(arrivals)  # the next forward captures one for it
+                self.owner.siblings.arrivals.append(arrivals)
         else:
             if before[0] != self._home.number:  # restore what the forward saved for these inputs
                 if self._home.last() not in (self, None) and self.owner._pair is self:
-                    self.owner.forwards = {}  # its next capture has memory that no other size uses
+                    # Its next capture has memory that no other size uses.
+                    self.owner.siblings = replace(self.owner.siblings, homes={})
                     self.owner.drop()
                 with self._as_then(before):
                     copy_all(self._targets, self._moved(self._given(saved)))

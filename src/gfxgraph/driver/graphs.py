@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager
 from ctypes import POINTER, Structure, byref, c_int, c_size_t, c_uint, c_ulonglong, c_void_p, sizeof
 from typing import Any
 
-from gfxgraph.driver import layouts
 from gfxgraph.driver import params as kernel_params
 from gfxgraph.driver.joined import JoinedExec, KernelCopyNode, OwnedExec, Parts, Step
 from gfxgraph.driver.params import KernelParams, Layout
@@ -222,7 +221,7 @@ class GraphDriver(ABC):
         if not count.value:
             return []
         before, after = (c_void_p * count.value)(), (c_void_p * count.value)()
-        data = ((layouts.CudaEdgeData * count.value)(),) if with_data else ()
+        data = ((c_ulonglong * count.value)(),) if with_data else ()  # CUgraphEdgeData: 8 bytes
         self.table.call(name, graph, before, after, *data, byref(count))
         return [(a or 0, b or 0) for a, b in zip(before, after)][: count.value]
 

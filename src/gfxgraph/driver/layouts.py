@@ -8,7 +8,7 @@ Source: compiled sizes and offsets in decision 0040; tests/unit/driver/test_driv
 
 from __future__ import annotations
 
-from ctypes import Structure, c_int, c_size_t, c_ubyte, c_uint, c_ulonglong, c_void_p
+from ctypes import Structure, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 
 from gfxgraph.types import NodeKind
 
@@ -60,17 +60,6 @@ class CudaConditionalNodeParams(Structure):
 
 CONDITIONAL_NODE = 13
 CONDITION_IF, CONDITION_WHILE = 0, 1
-
-
-class CudaEdgeData(Structure):
-    """CUgraphEdgeData: 8 bytes."""
-
-    _fields_ = [
-        ("from_port", c_ubyte),
-        ("to_port", c_ubyte),
-        ("type", c_ubyte),
-        ("reserved", c_ubyte * 5),
-    ]
 
 
 # Markers in the ``extra`` array of a launch whose arguments are one packed buffer.

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from gfxgraph.callables.buffers import tensors_of
 from gfxgraph.driver import library
 from gfxgraph.process import process
 
@@ -142,12 +143,12 @@ class Bench:
             if refill is not None:
                 refill()
             saved, rng = copies(held), torch.cuda.get_rng_state()
-            wanted = copies([*flat(body()), *held])
+            wanted = copies([*tensors_of(body()), *held])
             wanted_rng = torch.cuda.get_rng_state()
             put_back(held, saved, rng)
             graph.replay()
             torch.cuda.synchronize()
-            same([*flat(made), *held], wanted, f"replay {n} and eager execution", rtol)
+            same([*tensors_of(made), *held], wanted, f"replay {n} and eager execution", rtol)
             same([torch.cuda.get_rng_state()], [wanted_rng], f"the generator's state after replay {n}")
         return graph, made
 
@@ -188,13 +189,6 @@ def expect(holds: object, otherwise: str) -> None:
 
 def skip(why: str) -> NoReturn:
     raise CaseSkipped(why)
-
-
-def flat(made: object) -> list[Tensor]:
-    """The tensors of a result."""
-    if isinstance(made, Tensor):
-        return [made]
-    return [tensor for part in made for tensor in flat(part)] if isinstance(made, (tuple, list)) else []
 
 
 def copies(tensors: Iterable[Tensor]) -> list[Tensor]:

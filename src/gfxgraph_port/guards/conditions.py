@@ -11,18 +11,12 @@ from typing import Protocol
 
 from gfxgraph_port.guards.names import arch_matches, judge, words
 from gfxgraph_port.guards.worlds import SOME, UNKNOWN, DeviceKind, Value, all_of, any_of, negate, truth
+from gfxgraph_port.project import Project
 from gfxgraph_port.readers.python import Function, PyFile, text_of
 
 _AMD_TEXTS = frozenset({"rocm", "hip", "amd", "amdgpu", "HIP", "ROCM", "AMD", "ROCm", "Hip"})
 _NVIDIA_TEXTS = frozenset({"nvidia", "NVIDIA", "Nvidia"})
 _MAX_DEPTH = 12
-
-
-class Modules(Protocol):
-    """Finds another module of the repository; ``project.Project`` is one."""
-
-    def module(self, from_path: str, dotted: str) -> tuple[PyFile, str] | None:
-        """The file that defines a dotted name, and what remains of the name inside it."""
 
 
 class Reach(Protocol):
@@ -44,7 +38,7 @@ class Conditions:
         reach: which of several definitions of a name can run.
     """
 
-    def __init__(self, file: PyFile, modules: Modules | None, reach: Reach) -> None:
+    def __init__(self, file: PyFile, modules: Project | None, reach: Reach) -> None:
         self.file = file
         self.modules = modules
         self._reach = reach

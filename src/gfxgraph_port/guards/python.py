@@ -9,9 +9,10 @@ from __future__ import annotations
 import ast
 
 from gfxgraph_port.archs import Arch
-from gfxgraph_port.guards.conditions import Conditions, Modules
+from gfxgraph_port.guards.conditions import Conditions
 from gfxgraph_port.guards.names import AMD_WORDS, words
 from gfxgraph_port.guards.worlds import DeviceKind, truth
+from gfxgraph_port.project import Project
 from gfxgraph_port.readers.python import PyFile, text_of
 
 _EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "os.abort", "pytest.skip", "pytest.exit", "pytest.fail"})
@@ -25,7 +26,7 @@ class PyGuards:
         modules: where names from other files are looked up; None to stay inside the file.
     """
 
-    def __init__(self, file: PyFile, modules: Modules | None = None) -> None:
+    def __init__(self, file: PyFile, modules: Project | None = None) -> None:
         self.file = file
         self.modules = modules
         self.conditions = Conditions(file, modules, self)

@@ -1,4 +1,4 @@
-"""diagnostics.explain: subjects of every kind, root cause first, nothing where there is nothing."""
+"""diagnostics.explainer: subjects of every kind, root cause first, nothing where there is nothing."""
 
 import json
 from pathlib import Path

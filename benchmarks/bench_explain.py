@@ -51,7 +51,7 @@ def sources(folder: Path, suffixes: tuple[str, ...], nbytes: int) -> bytes:
 
 def kinds(nbytes: int) -> dict[str, bytes]:
     """Texts of many kinds; what is near to a message comes from the catalogue itself."""
-    from gfxgraph.diagnostics.index import rows
+    from gfxgraph.diagnostics.expression_index import rows
 
     packages = Path(sysconfig.get_path("purelib"))
     python = sources(packages, (".py",), nbytes)

@@ -247,7 +247,7 @@ def slowest(pattern: re.Pattern[str], use: str) -> tuple[float, str]:
 def catalogue() -> int:
     """Attack each expression of the catalogue through the scanner, which uses all at once; return how many slow."""
     from gfxgraph.diagnostics import kinds
-    from gfxgraph.diagnostics.index import rows
+    from gfxgraph.diagnostics.expression_index import rows
     from gfxgraph.diagnostics.scan import Scanner
 
     def scanned(text: str) -> float:

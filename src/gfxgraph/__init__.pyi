@@ -13,9 +13,9 @@ from gfxgraph.process.health import health_check as health_check
 from torch.cuda import CUDAGraph as BridgedCUDAGraph  # a subclass of it, for the torch that is there
 from gfxgraph.callables.api import graphed as graphed
 from gfxgraph.callables.graphed import Graphed as Graphed
-from gfxgraph.reporting.reading import memory_report as memory_report
+from gfxgraph.reporting.read_capture import memory_report as memory_report
 from gfxgraph.reporting.page import write_report as write_report
-from gfxgraph.reporting.reading import inspect as inspect
+from gfxgraph.reporting.read_capture import inspect as inspect
 from gfxgraph.reporting.profile import profile as profile
 from gfxgraph.reporting.dump import dump as dump
 from gfxgraph.callables.control.conditional import Conditional as Conditional

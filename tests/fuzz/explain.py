@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 from gfxgraph.diagnostics.explainer import conclude
-from gfxgraph.diagnostics.index import load, rows
+from gfxgraph.diagnostics.expression_index import load, rows
 from gfxgraph.diagnostics.scan import Scanner
 
 _LITERAL = re.compile(r"(?<![\\\[{(?*+.|])[A-Za-z_][A-Za-z_ ]{3,}")

@@ -27,7 +27,7 @@ from typing import Any
 
 class Rooms:
     """Hooks through which a graph calls the rooms above: imports point down only. Who fills one in documents it:
-    ``guard.guard.fill()``, and ``reporting.reading.fill()`` where graphs are made for programs.
+    ``guard.guard.fill()``, and ``reporting.read_capture.fill()`` where graphs are made for programs.
     """
 
     deep_capture: Callable[[], object]

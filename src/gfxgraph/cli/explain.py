@@ -21,7 +21,7 @@ import click
 from gfxgraph.cli import _contract
 from gfxgraph.diagnostics.explainer import code_of
 from gfxgraph.diagnostics.explanation import Explanation, Match
-from gfxgraph.diagnostics.index import names
+from gfxgraph.diagnostics.expression_index import names
 from gfxgraph.hardware import advice
 
 if TYPE_CHECKING:  # a code is explained without them

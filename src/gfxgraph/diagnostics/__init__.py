@@ -6,7 +6,7 @@ Stays out: torch, drivers, our own exceptions (`gfxgraph.errors` imports this ro
     catalogue/        the entries, one TOML file each, both languages
     entries.py        reads them
     causes.py         which cause of a class it was: predicates over facts (machine_causes.toml)
-    index.py          every expression of the catalogue, searched for by its literals
+expression_index.py  every expression of the catalogue, searched for by its literals
     derived_files.py  files derived from the TOML, so that it need not be read at each start
     literals.py       the literal parts of expressions, for a long stream one automaton of all
     scan.py           finds conditions in a stream of log lines

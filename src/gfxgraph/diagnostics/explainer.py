@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gfxgraph import config
 from gfxgraph.diagnostics import statuses
 from gfxgraph.diagnostics.explanation import Explanation, Match
-from gfxgraph.diagnostics.index import names
+from gfxgraph.diagnostics.expression_index import names
 
 if TYPE_CHECKING:  # a code or a number is explained without searching anything
     from gfxgraph.diagnostics.scan import CodeHit, Scanner

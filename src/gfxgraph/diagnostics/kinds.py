@@ -49,7 +49,7 @@ def components() -> dict[str, dict[str, Any]]:
 def of(line: str) -> Mapping[str, Sequence[str]]:
     """The kinds of ``line``, each with the names found in it, the first ones first."""
     # lazily: the index is made of these rows
-    from gfxgraph.diagnostics.index import load
+    from gfxgraph.diagnostics.expression_index import load
 
     searcher = load().kinds
     found: dict[str, list[str]] = {}

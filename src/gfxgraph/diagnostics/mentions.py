@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from gfxgraph.diagnostics import kinds
-from gfxgraph.diagnostics.index import names
+from gfxgraph.diagnostics.expression_index import names
 
 AROUND = 4  # lines between items of the same list
 LONGEST_SECTION = 60  # lines

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gfxgraph.diagnostics import mentions
-from gfxgraph.diagnostics.index import DIGIT, DIGITS, Index, load, names
+from gfxgraph.diagnostics.expression_index import DIGIT, DIGITS, Index, load, names
 from gfxgraph.diagnostics.kinds import Item
 
 # Colours and cursor movements may separate the words of a message.

@@ -5,7 +5,7 @@ Stays out: capturing and replaying, the command line.
 
     inspection.py  a capture as plain data
     origins.py     which module and line of the program made each operation of a capture
-    reading.py     reads one from a graph, a graphed callable, a compiled region, the process; where graph memory is
+read_capture.py  reads one from a graph, a graphed callable, a compiled region, the process; where graph memory is
     profile_text.py  a profile as tables, and for Perfetto; without torch
     profile.py     GPU time inside graphs, by module, line and kernel
     dump.py        copies of tensors inside a graph; two such dumps compared

@@ -28,7 +28,7 @@ from gfxgraph.capture.replay.program import Program, ReadStep
 from gfxgraph.core.unsafe import Kind
 from gfxgraph.errors import CaptureError, CommandError, GfxGraphError
 from gfxgraph.process import calls, process
-from gfxgraph.reporting.reading import read_capture
+from gfxgraph.reporting.read_capture import read_capture
 from gfxgraph.reporting.rewrites import rewrite, why_unsafe
 
 SPLITS, BREAKS = "splits", "breaks"

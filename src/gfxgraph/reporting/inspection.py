@@ -1,7 +1,7 @@
 """A capture as plain data: what a replay does, node by node, with the source line of each node.
 
 Enters: numbers, names, source lines.
-Stays out: torch, drivers; reading.py reads those.
+Stays out: torch, drivers; read_capture.py reads those.
 """
 
 from __future__ import annotations

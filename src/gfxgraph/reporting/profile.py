@@ -37,7 +37,7 @@ from gfxgraph.process import process
 from gfxgraph.reporting import origins
 from gfxgraph.reporting.origins import Sources
 from gfxgraph.reporting.profile_text import chrome_trace, text
-from gfxgraph.reporting.reading import demangled, graphs_of, short
+from gfxgraph.reporting.read_capture import demangled, graphs_of, short
 
 N_TIMES = 5
 """Launches of which the fastest counts: others wait for what the machine does besides."""

@@ -22,7 +22,7 @@ from gfxgraph.hardware.time_limit import LAST_S, Aside
 from gfxgraph.process import bridge, process
 from gfxgraph.process.health import stats
 from gfxgraph.reporting.inspection import InspectedCapture, Inspection
-from gfxgraph.reporting.reading import inspect, memory_report, read_capture
+from gfxgraph.reporting.read_capture import inspect, memory_report, read_capture
 
 PERIOD_S = 5.0
 MOST_NODES = 5000

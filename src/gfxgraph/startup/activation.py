@@ -230,7 +230,7 @@ def _put_in_place(torch: ModuleType, settings: Config, platform: str) -> None:
     from gfxgraph.capture.replay import runtime_workarounds
     from gfxgraph.compile import torch_compile_patch
     from gfxgraph.guard import guard
-    from gfxgraph.reporting import reading
+    from gfxgraph.reporting import read_capture
 
     bridge.set_log_level(settings)
     base = torch.cuda.graphs.CUDAGraph
@@ -246,7 +246,7 @@ def _put_in_place(torch: ModuleType, settings: Config, platform: str) -> None:
     state = bridge.make_process(settings, platform, base, driver)
     runtime_workarounds.arrange_exit(state)
     guard.fill()
-    reading.fill()
+    read_capture.fill()
     bridged = bridged_class(base)
     bridge.replace(torch.cuda.graphs, "CUDAGraph", bridged)
     bridge.replace(torch.cuda, "CUDAGraph", bridged)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gfxgraph.diagnostics import causes, entries, situation, statuses
 from gfxgraph.diagnostics.entries import FOLDER
-from gfxgraph.diagnostics.index import names
+from gfxgraph.diagnostics.expression_index import names
 
 FILES = sorted(FOLDER.glob("*.toml"))
 KEYS = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gfxgraph.diagnostics.explainer import explain
-from gfxgraph.diagnostics.index import Item, rows
+from gfxgraph.diagnostics.expression_index import Item, rows
 from gfxgraph.diagnostics.literals import needed
 from gfxgraph.hardware import advice
 

@@ -4,7 +4,7 @@ import re
 
 from gfxgraph.core.unsafe import BY_NAME
 from gfxgraph.reporting.page import Fold, folded
-from gfxgraph.reporting.reading import demangled, short
+from gfxgraph.reporting.read_capture import demangled, short
 from gfxgraph.reporting.rewrites import in_chinese, rewrite, why_unsafe
 
 

@@ -119,7 +119,7 @@ def captured_function(
     )
     graph.account = account or Account("a part of a callable", is_part=True)
     graph._follows = False  # what it reads is watched already (worlds.py)
-    graph._reads_after, graph._pool_held = after, pool
+    graph._reads_after, graph.pool_held = after, pool
     try:
         with torch.cuda.stream(stream):
             graph.capture_begin(pool=pool.id, capture_error_mode="thread_local")

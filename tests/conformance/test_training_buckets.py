@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import gfxgraph
+from gfxgraph.callables.padding.padding_check import PaddingCheck
 from gfxgraph.errors import ConfigError
 
 pytestmark = pytest.mark.any_platform
@@ -275,3 +276,18 @@ def test_which_results_receive_gradients_is_learnt_for_all_sizes():
             net(torch.randn(n, 8, device="cuda"))[0].backward()
     traced_once_more = 2  # of one size, then of any
     assert net.stats()["captures"] == 4 + traced_once_more, net.explain()
+
+
+def test_a_refusal_at_three_sizes_is_one_at_all(monkeypatch):
+    """As of a language model that shifts its labels: a verdict on a large one takes a second."""
+    decided = []
+    decide = PaddingCheck._decide
+    monkeypatch.setattr(PaddingCheck, "_decide", lambda *of: decided.append(of) or decide(*of))
+    weight = torch.nn.Parameter(torch.ones(8, device="cuda"))
+    shift = lambda x: F.pad(x * weight, (0, 0, 0, 1))[:, 1:] * (x.shape[1] * 2 - 1)  # noqa: E731
+    net = gfxgraph.graphed(shift, dynamic={"x": {1: "t"}}, buckets=[8, 16, 32])
+    for n in (8, 16, 5, 6, 7, 9, 10, 5, 6, 20):
+        x = torch.randn(2, n, 8, device="cuda")
+        torch.testing.assert_close(net(x), shift(x))
+        net(x).sum().backward()
+    assert len(decided) == 3 and "constant_pad_nd" in net.explain(), net.explain()

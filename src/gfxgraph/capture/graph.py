@@ -104,7 +104,7 @@ class BridgedGraph(_TorchsGraph):
         self._guard: Any = None
         self._deep: Any = None
         self._held: HeldInputs | None = None
-        self._follows = True
+        self._follows, self._pool_held = True, None
         self._reads_after: BridgedGraph | None = None
         """The graph whose results in memory this one reads: replayed before a host step of the capture runs."""
         self._state = state  # last: an object without it has nothing to clean up

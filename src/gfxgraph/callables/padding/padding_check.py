@@ -44,6 +44,8 @@ Named = Mapping[int, Mapping[int, str]]
 """By position of the tensor, then by dim: the dynamic dim's name."""
 MOST_UNKNOWN = 32
 """Calls that wait for one of their bucket's size; from then on such sizes run eagerly."""
+ALIKE = 3
+"""Sizes refused with one reason, after which others are without a verdict: that takes a second for a large model."""
 REFUSED = "padding refused"
 JUDGING = "compared with a padded run"
 UNKNOWN = "the function was not called at the bucket's size yet, and may be a different program there"
@@ -83,6 +85,8 @@ class PaddingCheck:
         """Calls at whose bucket's size the function was not called yet."""
         self._known: dict[Any, PaddingNeeds | PaddingRefusal] = {}
         """By pair of programs, and the dims that are padded."""
+        self._n_alike: Counter[tuple[object, ...]] = Counter()
+        """Refusals by what sizes have in common, and the reason."""
 
     def explain(self) -> list[str]:
         """One line for each dim that may be padded."""
@@ -253,10 +257,15 @@ class PaddingCheck:
             # What the graph does is the same at all sizes of its world.
             which = (call.kind_with_dims(dims), there.token, bucketed.padded_names)
         of_bucket = which, *bucketed.bucket.items()
-        found = self._known.get(which) or self._known.get(of_bucket)
+        of_kind = "alike", call.kind_with_dims(dims), bucketed.padded_names
+        found = self._known.get(which) or self._known.get(of_bucket) or self._known.get(of_kind)
         if found is None:
             found = self._decide(call, there, dims, bucketed)
             self._known[of_bucket if found.is_sized else which] = found
+            if isinstance(found, PaddingRefusal):
+                self._n_alike[of_kind, found.reason] += 1
+                if self._n_alike[of_kind, found.reason] == ALIKE:
+                    self._known[of_kind] = found
         return found
 
     def _decide(

@@ -88,6 +88,8 @@ class _Local(threading.local):
     """Of the call that is traced now."""
     returned: tuple[object, Any, bool] = NOTHING_RETURNED
     """The keyword arguments of a call whose function has run: it must not run again; its result; is it counted?"""
+    is_warm = False
+    """Whether such a call with gradients has run eagerly already: then it is captured at once."""
     noted: list[Any] | None = None
     """Where pieces note the calls with gradients that they replay: what replays them, inputs, results."""
 

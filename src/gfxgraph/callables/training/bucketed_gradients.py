@@ -47,7 +47,7 @@ from gfxgraph.callables.signature import (
     replace,
     understand,
 )
-from gfxgraph.callables.training.gradients import warmth
+from gfxgraph.callables.trace.dynamo import local
 from gfxgraph.callables.worlds import Worlds
 from gfxgraph.capture.replay.rollback import Rollback
 from gfxgraph.capture.replay.validation import is_close
@@ -136,8 +136,11 @@ class BucketedGradients:
         if result is MISS:
             other = understand(self._name, args, kwargs, padded, call.structure, False)
             other.world = call.world
-            with warmth.given():
+            local.is_warm = True
+            try:
                 result = self._worlds.in_pieces(InPieces(pieces.why, is_one=True, call=other), args, kwargs)
+            finally:
+                local.is_warm = False
         return _cut(way, result), self._fast(way, call)
 
     def _fast(self, way: _Way, call: Call) -> Fast | None:

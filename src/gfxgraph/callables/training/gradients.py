@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -65,23 +64,6 @@ MAX_BACKWARDS = 4
 SMALL_NBYTES, MOST_SHARED, ALIGNMENT = 1 << 16, 32, 512
 """Gradients up to this size share an allocation, at most so many, each at a multiple of the last, as torch's are."""
 _OVER_CAP = "a capture would exceed the memory limit"
-
-
-class _Warmth(threading.local):
-    """Whether this thread has run such calls eagerly already: then the next one is captured."""
-
-    is_given = False
-
-    @contextmanager
-    def given(self) -> Iterator[None]:
-        self.is_given = True
-        try:
-            yield
-        finally:
-            self.is_given = False
-
-
-warmth = _Warmth()
 
 
 class Gradients(CapturedCallable):
@@ -150,7 +132,7 @@ class Gradients(CapturedCallable):
         given = [inputs[i] for i in self.at]
         if self.why_eager:
             raise RunEagerly(self.why_eager)
-        if not self._is_warm and not warmth.is_given:  # a warm-up for the libraries of its kernels
+        if not self._is_warm and not local.is_warm:  # a warm-up for the libraries of its kernels
             self._is_warm = True
             raise RunEagerly("warm-up")
         arena = arena_of(bridge.process_for_callables(), given[0].get_device())

@@ -179,10 +179,6 @@ class JudgedOperation:
         """Whether it takes elements of masks one by one, or none."""
         return torch.Tag.pointwise in self.op.tags or self.kind in _ONE_BY_ONE
 
-    def only_first(self) -> bool:
-        first, *others = self.tensors()
-        return all(value.is_free for value in others)
-
     def usable_index(self, index: Value, size: int) -> Why | None:
         """Why the padding of an index may be out of range; None if it cannot. Notes what that needs."""
         if index.place is None:
@@ -366,7 +362,7 @@ def encoder(step: JudgedOperation) -> Why | None:
 def norm(step: JudgedOperation) -> Why | None:
     first = next(step.tensors())
     is_within = first.place is not None and first.place < first.ndim - len(step["normalized_shape"])
-    return None if is_within and step.only_first() else Why.MIXES
+    return None if is_within else Why.MIXES
 
 
 @rule("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional "
@@ -374,7 +370,7 @@ def norm(step: JudgedOperation) -> Why | None:
       "_batch_norm_no_update")  # fmt: skip
 def batch_norm(step: JudgedOperation) -> Why | None:
     is_training = step["training"] or "with_update" in step.name or step["running_mean"] is None
-    return None if not is_training and step.only_first() and next(step.tensors()).place != 1 else Why.MIXES
+    return None if not is_training and next(step.tensors()).place != 1 else Why.MIXES
 
 
 @rule(
@@ -388,7 +384,7 @@ def batch_norm(step: JudgedOperation) -> Why | None:
 )
 def batched(step: JudgedOperation) -> Why | None:
     """All but the first dim is combined."""
-    return None if next(step.tensors()).place == 0 and step.only_first() else Why.MIXES
+    return None if next(step.tensors()).place == 0 else Why.MIXES
 
 
 @rule("lstm gru rnn_tanh rnn_relu")

@@ -280,6 +280,7 @@ refused(
     X,
 )
 refused("products over rows", "matmul", lambda x, y: x.T @ y, two, XY)
+refused("rows as kernels", "convolution", lambda x, y: F.conv1d(x[:, :, None], y[:, :, None])[..., 0], two, XY)
 refused("one behind the other", "cat", lambda x, y: torch.cat([x, y]), two, XY)
 refused("correlation", "mean|mul|sum", lambda x, y: (x - x.mean(0)) * y, two, XY)
 refused("a constant of its size", "", lambda x: x + torch.ones(5, 1), rows, X)

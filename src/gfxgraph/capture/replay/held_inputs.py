@@ -375,8 +375,6 @@ class HeldInputs:
                     value in own or value.root in own for value in leaves((entry.args, entry.kwargs))
                 ):
                     return str(entry.where)
-                if entry.code is None and any(value in own for value in leaves(entry.args)):
-                    own.update(leaves(entry.outputs))
         return "the capture"
 
     def is_written(self, memory: Tensor) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
+import weakref
 
 import pytest
 import torch
@@ -170,6 +172,21 @@ def test_raise_names_the_op(platform):
         y = x + 1
     graph.replay()
     assert torch.equal(y, x + 1)
+
+
+def test_a_graph_whose_capture_failed_holds_nothing_of_the_program(platform):
+    """Its error, and with that the frames through which it went, are the caller's alone."""
+    graph, seen, x = torch.cuda.CUDAGraph(on_unsafe="raise"), [], randn(4)
+
+    def body():
+        local = set()
+        seen.append(weakref.ref(local))
+        return x.sum().item()
+
+    with pytest.raises(RuntimeError), torch.cuda.graph(graph):
+        body()
+    gc.collect()
+    assert seen[0]() is None
 
 
 def test_replay_inside_capture(capture):

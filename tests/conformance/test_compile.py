@@ -115,6 +115,18 @@ def test_other_parameters_are_read(cuda):
     assert total("variants") == 2 and total("replays") == 6, shown()
 
 
+def test_a_region_where_it_was_is_not_searched(cuda, monkeypatch):
+    """At the addresses of the call before it has the graph of the call before; a search costs more than the replay."""
+    model = nn.Linear(8, 8).cuda()
+    compiled, x = torch.compile(model, backend="gfxgraph"), torch.randn(4, 8, device="cuda")
+    with torch.no_grad():
+        for _ in range(4):
+            compiled(x)
+        monkeypatch.setattr(Region, "_find", None)
+        assert torch.allclose(compiled(x), model(x), atol=1e-5)
+    assert total("replays") >= 3, shown()
+
+
 class Layer(nn.Module):
     """A layer with parameters, a buffer, and a cache that it writes."""
 
@@ -366,6 +378,23 @@ def test_compiled_code_that_breaks_at_a_read_in_a_capture(capture):
             continue
         assert torch.equal(out.cpu(), expected)
     assert counters["stats"]["unique_graphs"] == n_before
+
+
+@pytest.mark.any_platform
+@pytest.mark.skipif(torch_names.version() < (2, 11), reason="this torch gives a subgraph its operands one by one")
+def test_a_boxed_subgraph_in_a_capture_gets_its_list(capture):
+    """As Inductor's code for a nested region does; what it calls is recorded."""
+    invoke_subgraph = import_module("torch._higher_order_ops.invoke_subgraph").invoke_subgraph
+
+    def body(operands):
+        return (operands.pop().sin(),)
+
+    body._boxed_call = True
+    x = torch.ones(4, device="cuda")
+    graph, (out,) = capture(lambda: invoke_subgraph(body, "one", x))
+    x.fill_(2.0)
+    graph.replay()
+    assert torch.equal(out, x.sin())
 
 
 def test_stock_again_after_disable(cuda):

@@ -240,7 +240,7 @@ def test_interrupt_inside_torchs_capture_begin(platform, monkeypatch, caplog):
 
 
 def test_a_capture_that_had_ended(platform, monkeypatch, caplog):
-    """What fails after torch's own end finds nothing to clean up, says no error, and leaves the generators free."""
+    """What fails after torch's own end finds nothing to clean up, says no error, and leaves generators and pool free."""
     base = process.require().base
     real = base.capture_end
 
@@ -249,15 +249,15 @@ def test_a_capture_that_had_ended(platform, monkeypatch, caplog):
         raise KeyboardInterrupt
 
     x = torch.ones(4, device="cuda")
+    pool = SharedPool(process.require(), torch.cuda.Stream())
     with monkeypatch.context() as planted:
         planted.setattr(base, "capture_end", failing)
         with pytest.raises(KeyboardInterrupt):
-            pool = SharedPool(process.require(), torch.cuda.Stream())
             arena_of(process.require(), 0).capture(lambda: x + 1, pool)
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
     (x + torch.rand_like(x)).sum().item()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=pool.id):
         doubled = x * 2 + torch.rand_like(x) * 0
     graph.replay()
     assert doubled.tolist() == [2.0] * 4

@@ -645,6 +645,18 @@ def test_it_is_refused_under_guard_where_the_variable_has_another(platform):
         gfxgraph.guard_level(0)
 
 
+def test_what_a_step_between_graphs_made_is_no_input(platform):
+    """Each replay makes it anew, whatever the program has put in its place."""
+    x, graph, seen = cuda(4), torch.cuda.CUDAGraph(), nn.Module()
+    with torch.cuda.graph(graph):
+        seen.doubled = (x.cpu() * 2).cuda()
+        out = seen.doubled + 1
+    seen.doubled = cuda(9)
+    graph.replay()
+    assert torch.equal(out, x * 2 + 1)
+    assert "input_kept" not in [event["kind"] for event in gfxgraph.stats()["events"]]
+
+
 @pytest.mark.parametrize("dies", [False, True])
 def test_values_that_nobody_can_change_are_quiet(platform, dies):
     """A program that keeps its inputs, or drops its whole model, is told nothing of weights."""

@@ -95,3 +95,13 @@ def test_a_program_in_a_folder_of_our_name_is_the_programs(tmp_path):
     snapshot = Snapshot({"fn": made["step"]}).watched()
     made["scale"] = 3
     assert not snapshot.is_same()
+
+
+def test_of_a_librarys_module_only_the_forward_is_compared(monkeypatch):
+    """The rest of its class is settled, and reads half of the library."""
+    net = torch.nn.Linear(2, 2)
+    before = Snapshot({"fn": net}).key
+    monkeypatch.setattr(torch.nn.Linear, "note", 1, raising=False)
+    assert Snapshot({"fn": net}).key == before
+    monkeypatch.setattr(torch.nn.Linear, "forward", lambda self, x: x)
+    assert Snapshot({"fn": net}).key != before

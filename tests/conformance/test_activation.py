@@ -328,7 +328,7 @@ import sys, torch, gfxgraph
 gfxgraph.enable(simulate=sys.argv[1], validate=False)
 from gfxgraph.capture.patches import deferred_calls
 from gfxgraph_simulator import Faults, active, launch_opaque
-deferred_calls.prepare(0)
+deferred_calls.prepare_device(0)
 pool = torch.cuda.MemPool()
 with torch.cuda.use_mem_pool(pool):
     held = torch.ones(4, device="cuda")

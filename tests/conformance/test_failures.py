@@ -32,7 +32,8 @@ def bench(request):
         pytest.skip("these failures are planted in the simulator, which needs a machine without a GPU")
     gfxgraph.enable(simulate=request.param, validate=False)
     gfxgraph.reset_stats()
-    deferred_calls.prepare(0)  # or the first call planted would be one that makes this thread's BLAS handles, on HIP
+    # Else the first call planted would be one that makes this thread's BLAS handles, on HIP.
+    deferred_calls.prepare_device(0)
     try:
         yield Bench()
     finally:

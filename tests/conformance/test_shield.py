@@ -278,5 +278,5 @@ def test_the_watchdog_is_waited_for(platform, monkeypatch):
         with monkeypatch.context() as patch:
             if has_group:
                 patch.setitem(sys.modules, "torch.distributed", dist)
-            deferred_calls.prepare(0)
+            deferred_calls.prepare_device(0)
         assert slept == ([deferred_calls.WATCHDOG_SLEEPS_S] if asked and has_group else [])

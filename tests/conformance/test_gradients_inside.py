@@ -144,3 +144,24 @@ def test_a_backward_of_what_was_computed_before_a_break(platform):
         torch.testing.assert_close(graphed(model, x), step(eager, x))
     for mine, theirs in zip(model.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_a_backward_between_pieces_is_not_traced(platform):
+    """Forces, differentiated again in training: the code of our backward is none of the function's."""
+    model = net()[:2]
+
+    def forces(x):
+        x = x.detach().requires_grad_()
+        energy = model(x).sum()
+        return energy, torch.autograd.grad(energy, x, create_graph=True)[0]
+
+    graphed = gfxgraph.graphed(forces)
+    for _ in range(7):
+        x, found = torch.randn(5, 3, device="cuda"), []
+        for fn in (graphed, forces):
+            energy, force = fn(x)
+            (energy.square() + force.square().sum()).backward()
+            found.append([energy, force, *[p.grad for p in model.parameters()]])
+            model.zero_grad()
+        torch.testing.assert_close(*found)
+    assert graphed.stats()["pieces"] and set(graphed.stats()["eager"]) == {"warm-up"}, graphed.explain()

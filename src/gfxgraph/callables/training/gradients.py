@@ -49,6 +49,7 @@ from gfxgraph.callables.captured import CapturedCallable, label_of
 from gfxgraph.callables.fast_path import GuardWriter
 from gfxgraph.callables.joined_launch import CopiedReplay
 from gfxgraph.callables.signature import Call, Fast, NotATree, RunEagerly, flatten, never
+from gfxgraph.callables.trace.corrections import shield
 from gfxgraph.callables.trace.dynamo import local
 from gfxgraph.callables.trace.world import World
 from gfxgraph.capture.replay.graph_tensors import Layout
@@ -250,8 +251,7 @@ class _Pair:
         """Which inputs must be the same in the backward: all but those that the forward writes."""
         self._carried = [self.statics[k].detach() for k in written] if carries(self._forward) else []
         """What the forward writes and later forwards depend on."""
-        results: list[Tensor] = []
-        flatten(result, results)
+        flatten(result, results := list[Tensor]())
         if not all(t.is_cuda and t.layout is torch.strided for t in results):
             raise RuntimeError("a result is not a tensor on the device")
         self._sources, self.places = _taken_apart(results, self.statics)
@@ -370,11 +370,10 @@ class _Pair:
 
     def _grad(self, saved: Sequence[Tensor], grads: Sequence[Any], *, create_graph: bool) -> tuple[Any, ...]:
         """Compute gradients with the function itself."""
-        results: list[Tensor] = []
         with torch.enable_grad():
             # Views, because a tensor's hooks must run once, for the gradient that leaves the whole.
             own = [t.view_as(t) if t.requires_grad else t for t in self._given(saved)]
-            flatten(self.owner.fn(*self._with(own)), results)
+            flatten(self.owner.fn(*self._with(own)), results := list[Tensor]())
         made = [_source(results, *each) for each in self._sources]
         ends = [(t, grad) for t, grad, needs in zip(made, grads, self.needs) if needs and grad is not None]
         wanted = [t for t, static in zip(own, self.statics) if static.requires_grad]
@@ -518,6 +517,7 @@ class _Replay(torch.autograd.Function):
             return pair.run_backward(ctx.before, ctx.saved_tensors, grads)
 
 
+shield(_Replay.backward, from_us=True)  # called between a function's pieces, it is not a part of what is traced
 _apply: Callable[..., tuple[Tensor, ...]] = super(torch.autograd.Function, _Replay).apply
 """`_Replay.apply` without what torch does before it for its transforms, around which no fast path runs."""
 

@@ -37,7 +37,7 @@ _OPAQUE = (
     str, bytes, int, float, complex, bool, types.NoneType, type, types.ModuleType, types.CodeType, types.FrameType,
     types.BuiltinFunctionType, torch.dtype, torch.device, torch.Size, range, slice,
 )  # fmt: skip
-_LIBRARIES = frozenset(("torch", "gfxgraph", "numpy", "logging", "threading", "_pytest", "pluggy", "importlib", "re"))
+_LIBRARIES = set("torch gfxgraph gfxgraph_simulator numpy logging threading _pytest pluggy importlib re".split())
 _ORDERED = (OrderedDict, defaultdict)
 _OF_ITEMS = (dict, list, tuple)
 _PASSED = (types.MethodType, functools.partial)
@@ -177,12 +177,9 @@ def read_step(owner: Any, kind: str, key: Any) -> Any:
     for each in type(owner).__mro__:
         if key in vars(each):  # a slot, or a tensor that all objects of the class share
             member = vars(each)[key]
-            return getattr(owner, key, GONE) if type(member) is types.MemberDescriptorType else _shared(member)
+            is_slot = type(member) is types.MemberDescriptorType
+            return getattr(owner, key, GONE) if is_slot else member if isinstance(member, Tensor) else GONE
     return GONE
-
-
-def _shared(member: object) -> Any:
-    return member if isinstance(member, Tensor) else GONE
 
 
 class HolderSearch:
@@ -223,9 +220,8 @@ class HolderSearch:
         return self
 
     def _globals(self, code: types.CodeType, scope: dict[str, object]) -> None:
-        for name in code.co_names:
-            if name in scope:
-                self._meet(scope[name], None, scope, False, name)
+        for name in code.co_names if not _is_of_library(scope.get("__name__")) else ():
+            self._meet(scope.get(name), None, scope, False, name)
 
     def _walk(self) -> None:
         while self._queue and len(self._seen) < MOST_OBJECTS:
@@ -264,7 +260,7 @@ class HolderSearch:
                 self._meet(item, node, name, True, f"{node.name}[{shown}]")
         elif kind is types.FunctionType:
             self._search_in_function(node)
-        elif kind in _PASSED or str(kind.__module__).partition(".")[0] not in _LIBRARIES:
+        elif kind in _PASSED or not _is_of_library(kind.__module__):
             self._search_in_other(node)
 
     def _search_in_module(self, node: _Reached) -> None:
@@ -307,6 +303,10 @@ class HolderSearch:
             rows = [row for each in kind.__mro__ for row in vars(each).items()]
             self._shared[kind] = [(name, item) for name, item in rows if isinstance(item, Tensor)]
         return self._shared[kind]
+
+
+def _is_of_library(module: object) -> bool:
+    return str(module).partition(".")[0] in _LIBRARIES
 
 
 def _attributes(value: object) -> Iterator[tuple[str, object]]:

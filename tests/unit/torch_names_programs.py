@@ -1,15 +1,20 @@
-"""Eight ordinary programs, run once for each private name of torch that is taken away: in a fork for each name.
+"""Six ordinary programs, run in forks without private names of torch: one alone, or all of a feature.
 
-    echo NAME ... | python -m tests.unit.torch_names_programs
+    echo NAME ... FEATURE ... | python -m tests.unit.torch_names_programs
 
 Torch, its compiler, what these import and make once and the simulated card are there before the first fork;
 gfxgraph's other rooms are imported in the forks, after the name is gone. Answers each name read with one JSON line:
 what raised, or was wrong, with us and without. Programs run without us, and without the name, only where ours differ
 from torch's with every name.
+
+A name alone is taken from torch, and those programs run that ask for it where it is there: to the others it makes the
+difference that its feature is off, and that is the same for each name. So all names of a feature are taken from our
+table at once, while torch has them, and every program runs.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import importlib
 import json
@@ -17,7 +22,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,19 +30,6 @@ from torch import nn
 
 import gfxgraph_simulator as simulator
 from gfxgraph import torch_names
-
-
-def a_lambda(graphed: Callable[..., Any]) -> Any:
-    f = graphed(lambda x: x * 2 + 1)
-    return [f(torch.full((3,), float(i), device="cuda")).tolist() for i in range(4)]
-
-
-def a_linear(graphed: Callable[..., Any]) -> Any:
-    net = nn.Linear(3, 2).cuda()
-    nn.init.ones_(net.weight), nn.init.zeros_(net.bias)
-    f = graphed(net)
-    with torch.no_grad():
-        return [f(torch.full((1, 3), float(i), device="cuda")).tolist() for i in range(4)]
 
 
 def a_sequential(graphed: Callable[..., Any]) -> Any:
@@ -114,8 +106,6 @@ def as_it_is(fn: Any) -> Any:
 
 
 PROGRAMS = (
-    a_lambda,
-    a_linear,
     a_sequential,
     a_training_step,
     a_bucketed_call,
@@ -123,6 +113,10 @@ PROGRAMS = (
     a_compiled_module,
     a_whole_step,
 )
+
+
+OF_NO_TORCH = "_of_no_torch"
+Programs = Sequence[Callable[..., Any]]
 
 
 def take_away(name: torch_names.Name) -> bool:
@@ -144,38 +138,84 @@ def outcome(program: Callable[..., Any], graphed: Callable[..., Any]) -> Any:
         return f"raised {type(error).__name__}: {str(error)[:200]}"
 
 
-def of_name(name: torch_names.Name) -> dict[str, Any]:
-    """What the programs give with us and without the name."""
-    found: dict[str, Any] = {"name": name.path, "feature": name.feature, "gone": take_away(name)}
+def forget(name: torch_names.Name) -> None:
+    """Have our table name something that no torch has."""
+    torch_names.NAMES[name.key] = dataclasses.replace(name, path=name.path + OF_NO_TORCH)
+    vars(torch_names).pop(name.key, None)
+    torch_names._live.pop(name.key, None)
+
+
+def with_names_noted(programs: Programs) -> dict[str, Any]:
+    """What programs give with us, and the names that each looks up, or puts something in the place of."""
+    found: dict[str, Any] = {"ours": {}, "asked": {}}
+    asked: set[str] = set()
+    for function in ("__getattr__", "place"):
+        real = vars(torch_names)[function]
+        setattr(torch_names, function, lambda key, real=real: asked.add(key) or real(key))
+    for program in programs:
+        for key in torch_names.NAMES:
+            vars(torch_names).pop(key, None)
+        with_us()
+        found["ours"] |= outcomes(sys.modules["gfxgraph"].graphed, [program])
+        found["asked"][program.__name__] = sorted(asked)
+        asked.clear()
+    return found
+
+
+def without_feature(feature: str, asked: set[str]) -> dict[str, Any]:
+    """What programs give where a feature is off, and none of its names is there but those that are asked for."""
+    names = [each for each in torch_names.NAMES.values() if each.feature == feature and each.key not in asked]
+    for name in names:
+        forget(name)
+    marks = {"optional", "loaded", "live"}
+    due = [
+        name.key for name in names if not marks & {*name.marks} and name.since <= torch_names.version() <= name.until
+    ]
+    missing = torch_names.missing(feature)
+    torch_names.off[feature] = "off"
+    return {
+        "unnoticed": [key for key in due if torch_names.NAMES[key].path not in missing],
+        **with_names_noted(PROGRAMS),
+    }
+
+
+def of_name(name: torch_names.Name, programs: Programs) -> dict[str, Any]:
+    """What programs give with us and without the name."""
+    found: dict[str, Any] = {"name": name.path, "gone": take_away(name)}
     import gfxgraph
 
     try:
         with_us()
     except Exception as error:  # noqa: BLE001
         return {**found, "enable": f"raised {type(error).__name__}: {error}"}
-    return {**found, "ours": outcomes(gfxgraph.graphed), "off": sorted(torch_names.off)}
+    return {**found, "ours": outcomes(gfxgraph.graphed, programs), "off": sorted(torch_names.off)}
 
 
-def outcomes(graphed: Callable[..., Any]) -> dict[str, Any]:
-    return {program.__name__: outcome(program, graphed) for program in PROGRAMS}
+def outcomes(graphed: Callable[..., Any], programs: Programs = PROGRAMS) -> dict[str, Any]:
+    return {program.__name__: outcome(program, graphed) for program in programs}
 
 
-def without(name: torch_names.Name) -> dict[str, Any]:
-    """What the programs give where nothing of ours is switched on."""
+def without(name: torch_names.Name, programs: Programs) -> dict[str, Any]:
+    """What programs give where nothing of ours is switched on."""
     take_away(name)
-    return outcomes(as_it_is)
+    return outcomes(as_it_is, programs)
 
 
-def compared(name: torch_names.Name, stock: dict[str, Any]) -> dict[str, Any]:
-    """The differences from eager execution without the name."""
-    found = in_fork(lambda: of_name(name))
+def compared(name: torch_names.Name, stock: dict[str, Any], asked: dict[str, set[str]]) -> dict[str, Any]:
+    """The differences from eager execution without the name, of the programs that ask for it."""
+    programs = [program for program in PROGRAMS if name.key in asked[program.__name__]]
+    if not programs:
+        return {"name": name.path, "programs": 0}
+    found = in_fork(lambda: of_name(name, programs))
     ours = found.pop("ours", {})
     if not ours:
         return {"name": name.path, **found}
-    eager = stock if ours == stock else in_fork(lambda: without(name))
+    stock = {each: stock[each] for each in ours}
+    eager = stock if ours == stock else in_fork(lambda: without(name, programs))
     raised = [each for each, value in eager.items() if str(value).startswith("raised")]
     wrong = {each: [ours[each], value] for each, value in eager.items() if ours.get(each) != value}
-    return {**found, "wrong": {each: pair for each, pair in wrong.items() if each not in raised}, "raised": raised}
+    wrong = {each: pair for each, pair in wrong.items() if each not in raised}
+    return {"name": name.path, **found, "programs": len(programs), "wrong": wrong, "raised": raised}
 
 
 def with_us() -> None:
@@ -228,9 +268,21 @@ def main() -> Iterator[dict[str, Any]]:
     for module in in_fork(torchs_modules)["names"]:
         importlib.import_module(module)
     gc.freeze()
+    asked = {each.__name__: {*in_fork(lambda: with_names_noted([each]))["asked"][each.__name__]} for each in PROGRAMS}
+    whole = set().union(*asked.values())
+    features: dict[str, dict[str, Any]] = {}
+    for feature in torch_names.TABLE:
+        if feature != "simulator":
+            features[feature] = found = in_fork(lambda: without_feature(feature, whole))
+            for program, keys in found.pop("asked", {}).items():
+                asked[program].update(keys)
+            ours = found.pop("ours", {})
+            found["wrong"] = {
+                each: [ours.get(each), value] for each, value in stock.items() if ours.get(each) != value
+            }
     for line in sys.stdin:
-        for key in line.split():
-            yield compared(torch_names.NAMES[key], stock)
+        what = line.strip()
+        yield features[what] if what in features else compared(torch_names.NAMES[what], stock, asked)
 
 
 if __name__ == "__main__":

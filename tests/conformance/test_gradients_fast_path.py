@@ -13,6 +13,8 @@ import gfxgraph
 from gfxgraph.callables.graphed import Graphed
 from gfxgraph.callables.training import gradients as gradients_room
 
+pytestmark = pytest.mark.any_platform
+
 
 class Averaging(nn.Module):
     """Its results depend on a buffer that each forward writes."""

@@ -363,7 +363,6 @@ PROGRAMS = [
 ]  # fmt: skip
 IN_BUCKETS = [
     weights, numbers, depths, hooks, own_forward, own_layer, buffers, closures, parametrized, partials, nested,
-
 ]  # fmt: skip
 """A trace is another instance's by the same guards, whatever the sizes: one for each way in which instances differ."""
 

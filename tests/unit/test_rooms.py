@@ -158,7 +158,7 @@ main(json.loads(sys.argv[2]))
 )
 def test_gfxgraph_works_without_each_package_beside_it(tmp_path, package, doors, asks, command, status):
     """In a copy without it every other module can be imported, graphs work, and what needs it names it."""
-    shutil.copytree(SOURCE.parent, tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(SOURCE.parent, tmp_path / "src")  # compiled code, too
     shutil.rmtree(tmp_path / "src" / package)
     # Neither the sources nor the folders of tests, where a folder of the same name could be imported in its place.
     others = [path for path in sys.path if path and not Path(path, package).exists()]

@@ -42,23 +42,33 @@ def run(folder: Path, *more: str, program: str = "emulated/main.cpp") -> list[li
     return [line.split() for line in said.splitlines()]
 
 
-def test_twenty_kernels_get_cudas_values_on_both_wavefronts(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stand_in(tmp_path_factory.mktemp("stand_in"))
+
+
+@pytest.fixture(scope="module")
+def rows(folder: Path) -> list[list[str]]:
+    """Of the kernels, compiled once."""
+    return run(folder)
+
+
+def test_twenty_kernels_get_cudas_values_on_both_wavefronts(folder: Path, rows: list[list[str]]) -> None:
     """Blocks of 32, 64, 96 and 1,024 threads; the host is told 32 too; the device's width only on request."""
-    rows = run(stand_in(tmp_path))
     assert len({row[0] for row in rows[:-1]}) == 20 and len(rows) == 20 * 2 * 4 + 1
     assert [row for row in rows[:-1] if row[3] != "0"] == []
     assert rows[-1] == ["host", "32", "32", "32"]
-    native = run(tmp_path, "-DGFXGRAPH_NATIVE_WARP")
+    native = run(folder, "-DGFXGRAPH_NATIVE_WARP")
     wrong = {row[0] for row in native[:-1] if row[1] == "64" and row[3] != "0"}
     assert {"broadcast_first", "any_all", "sum_of_warp_size"} <= wrong and native[-1] == ["host", "64", "64", "64"]
 
 
 @pytest.mark.skipif(not MEASURED.is_file(), reason="values.sh has not run on an NVIDIA GPU")
-def test_values_are_those_of_an_nvidia_gpu(tmp_path: Path) -> None:
+def test_values_are_those_of_an_nvidia_gpu(folder: Path, rows: list[list[str]]) -> None:
     """Every thread of every kernel, and lanes of 8 and 16 bits and dot products on edges and drawn values."""
     measured = {tuple(row.split()) for row in MEASURED.read_text().splitlines() if not row.startswith("barrier")}
-    kernels = {(row[0], *row[2:]) for row in run(stand_in(tmp_path))[:-1]}
-    functions = {tuple(row) for row in run(tmp_path, program="functions.cu")}
+    kernels = {(row[0], *row[2:]) for row in rows[:-1]}
+    functions = {tuple(row) for row in run(folder, program="functions.cu")}
     assert kernels | functions == measured
 
 

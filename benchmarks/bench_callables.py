@@ -294,7 +294,6 @@ def bench_instances(reps: int) -> list[dict]:
 
 def bench_parts(reps: int) -> dict:
     """What the parts of a call cost, to know where its time goes."""
-    from gfxgraph.callables.buffers import device_copier
     from gfxgraph.callables.joined_launch import copy_kernel
     from gfxgraph.process import bridge
 
@@ -302,13 +301,13 @@ def bench_parts(reps: int) -> dict:
     x, y = torch.randn(NUMEL, device="cuda"), torch.randn(NUMEL, device="cuda")
     xs, ys = [x] * 6, [torch.empty_like(x) for _ in range(6)]
     state = bridge.process_for_callables()
-    copier, kernel = device_copier(state.driver), copy_kernel(state, 0)
+    kernel = copy_kernel(state, 0)
     check1 = guards.TensorGuards(x, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     check6 = guards.TensorGuards(*xs, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     settings = guards.GlobalStateGuard().check
     stream = torch.cuda.current_stream().cuda_stream
     a, b = x.data_ptr(), y.data_ptr()
-    assert copier is not None and kernel is not None
+    assert kernel is not None
     one, six = (kernel.prepare([(b, a, NUMEL * 4)] * n, stream) for n in (1, 6))
     tiny, _ = by_hand(lambda x: x + 1, (x,))
     parts = {
@@ -316,7 +315,6 @@ def bench_parts(reps: int) -> dict:
         "copy_": lambda: y.copy_(x),
         "foreach_copy_ of 1": lambda: torch._foreach_copy_([y], [x]),
         "foreach_copy_ of 6": lambda: torch._foreach_copy_(ys, xs),
-        "driver copy": lambda: copier(b, a, NUMEL * 4, stream),
         "launch that copies 1": one.launch,
         "launch that copies 6": six.launch,
         "clone": lambda: x.clone(),

@@ -157,8 +157,8 @@ def test_layers_compiled_one_by_one_are_read_in_place(cuda):
     with torch.no_grad():
         for turn in range(6):
             x = torch.randn(4, 8, device="cuda")
-            assert torch.allclose(ours(x), theirs(x), atol=1e-4), turn
-            assert all(torch.allclose(a.seen, b.seen, atol=1e-4) for a, b in zip(ours, theirs))
+            assert torch.allclose(ours(x), theirs(x), rtol=1e-4, atol=1e-3), turn
+            assert all(torch.allclose(a.seen, b.seen, rtol=1e-4, atol=1e-3) for a, b in zip(ours, theirs))
             for model in (ours, theirs):
                 model[3].inner.weight.mul_(1.1)
             if turn == 3:

@@ -949,13 +949,13 @@ def test_backward_of_a_value_that_the_forward_read(platform, name, graphs):
     assert outcomes[0] == "right" and set(outcomes) <= {"right", "guarded"}
 
 
-def test_a_number_that_dynamo_leaves_in_the_graph_is_the_captured_calls(platform, monkeypatch):
+def test_a_number_that_dynamo_leaves_in_the_graph_is_the_captured_calls(platform):
     """The capture reads it from that call's inputs, so a replay for an equal call finds it as it was."""
-    monkeypatch.setattr(torch._dynamo.config, "capture_scalar_outputs", True)
     weight = torch.ones(3, device="cuda", requires_grad=True)
     graphed = gfxgraph.graphed(lambda x: (x * weight).sum() * x.sum().item())
     for _ in range(4):
-        (grad,) = torch.autograd.grad(graphed(torch.full((3,), 2.0, device="cuda")), weight)
+        with torch._dynamo.config.patch(capture_scalar_outputs=True):
+            (grad,) = torch.autograd.grad(graphed(torch.full((3,), 2.0, device="cuda")), weight)
         assert grad.tolist() == [12.0] * 3
     assert (gfxgraph.stats()["guard_mismatches"], graphed.stats()["replays"]) == (0, 2)
 

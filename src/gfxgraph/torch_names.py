@@ -171,6 +171,7 @@ TABLE = {
         torch._dynamo.variables.base.VariableTracker
         torch._dynamo.variables.base.install_guard
         torch._dynamo.variables.builder.VariableBuilder._type_dispatch
+        logger_call_method = torch._dynamo.variables.misc.LoggingLoggerVariable.call_method
         torch._dynamo.variables.misc.ObjectVariable 2.11+
         torch._guards.GuardSource
         torch._library.custom_ops.OPDEFS

@@ -6,7 +6,9 @@ As a user has it: HIP with its validation of first replays, where no test says o
 from __future__ import annotations
 
 import copy
+import functools
 import gc
+import logging
 import pickle
 import subprocess
 import time
@@ -511,3 +513,25 @@ def test_a_step_with_its_backward_names_what_makes_one_graph_of_it():
     assert "TrainingStep" not in step.explain()
     step._pieces["Python runs between its graphs: Unsupported Tensor.backward() call"] += 1
     assert advice in step.explain()
+
+
+def test_what_is_logged_once_for_all_is_part_of_a_graph(caplog, monkeypatch):
+    """As transformers' ``warning_once``, which GPT-2 calls in each training step: it says so once, as eagerly."""
+    monkeypatch.setattr(
+        logging.Logger, "once", functools.lru_cache(lambda self, *of: self.warning(*of)), raising=False
+    )
+    log, scale = logging.getLogger("a_program"), torch.full((4,), 2.0, device="cuda", requires_grad=True)
+
+    def step(x):
+        log.once("the default loss is used: %s", "mean")
+        return (x * scale).mean()
+
+    graphed = gfxgraph.graphed(step)
+    for n in range(5):
+        x = torch.full((4,), float(n), device="cuda")
+        (grad,) = torch.autograd.grad(graphed(x), scale)
+        assert torch.equal(grad, x / 4)
+    assert [each.getMessage() for each in caplog.records if each.name == "a_program"] == [
+        "the default loss is used: mean"
+    ]
+    assert graphed.stats()["calls"]["by_graph"] == 3 and not graphed.stats()["pieces"], graphed.explain()

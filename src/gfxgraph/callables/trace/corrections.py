@@ -313,6 +313,7 @@ def _left_to_python(seen: Seen) -> Iterator[StandIn]:
         yield table, itertools.count, lambda own: _leaving
     yield *torch_names.place("_format_value"), _formatting_known
     yield *torch_names.place("call_function"), _calling_kept
+    yield *torch_names.place("logger_call_method"), _logging_once
     if torch_names.supported_types is not None:
         yield *torch_names.place("supported_types"), lambda own: ()
         yield *torch_names.place("_wrap_lazy_constant"), _wrapping_at_once
@@ -427,6 +428,22 @@ def _calling_kept(call: Func) -> Func:
         raise torch_names.Unsupported(f"functools.lru_cache ({self.wrapper_obj.__qualname__})")
 
     return call_kept
+
+
+def _logging_once(call: Func) -> Func:
+    """What a logger says once for all, by ``functools.lru_cache`` as in transformers, it says while it is traced."""
+
+    def call_method(
+        self: Tracker, tx: Tracker, name: str, args: list[Tracker], kwargs: dict[str, Tracker]
+    ) -> Tracker:
+        once = getattr(getattr(self.value, name, None), "__func__", None)
+        is_known = not kwargs and all(each.is_python_constant() for each in args)
+        if not is_known or not isinstance(once, functools._lru_cache_wrapper):
+            return call(self, tx, name, args, kwargs)
+        once(self.value, *[each.as_python_constant() for each in args])
+        return torch_names.ConstantVariable.create(None)
+
+    return call_method
 
 
 def _is_kept(function: object) -> bool:

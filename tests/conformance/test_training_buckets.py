@@ -292,3 +292,16 @@ def test_a_refusal_at_three_sizes_is_one_at_all(monkeypatch):
         torch.testing.assert_close(net(x), shift(x))
         net(x).sum().backward()
     assert len(decided) == 3 and "constant_pad_nd" in net.explain(), net.explain()
+
+
+@pytest.mark.parametrize("needs_gradients", [True, False])
+def test_one_tensor_of_which_one_argument_alone_is_dynamic(needs_gradients):
+    """A padding of the one would pad the other, which the program has not allowed."""
+    weight = torch.ones(4, device="cuda", requires_grad=True)
+    fn = lambda a, b: (a * 2 + b - b.mean(0)) * weight  # noqa: E731
+    net = gfxgraph.graphed(fn, dynamic={"b": {0: "rows"}}, buckets=[8])
+    with torch.set_grad_enabled(needs_gradients):
+        for n in (8, 8, 8, 5, 5, 5, 7, 7, 7):
+            x = torch.randn(n, 4, device="cuda")
+            torch.testing.assert_close(net(x, x), fn(x, x))
+    assert "not each of them has the dynamic dims" in net.explain()

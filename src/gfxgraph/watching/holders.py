@@ -202,7 +202,7 @@ class HolderSearch:
         self._shared: dict[type, list[tuple[str, Tensor]]] = {}
 
     def from_frames(self, frame: FrameType | None) -> HolderSearch:
-        """HolderSearch from a frame outwards until each storage has a holder."""
+        """Search from a frame outwards until each storage has a holder."""
         while frame is not None and self._missing and len(self._seen) < MOST_OBJECTS:
             code, variables = frame.f_code, locals_of(frame)
             for name, value in [*variables.items()]:

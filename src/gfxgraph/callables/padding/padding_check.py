@@ -45,7 +45,7 @@ Named = Mapping[int, Mapping[int, str]]
 MOST_UNKNOWN = 32
 """Calls that wait for one of their bucket's size; from then on such sizes run eagerly."""
 ALIKE = 3
-"""Sizes refused with one reason, after which others are without a verdict: that takes a second for a large model."""
+"""Sizes in a row refused with one reason; others are refused without a verdict: it takes 1 s for a large model."""
 REFUSED = "padding refused"
 JUDGING = "compared with a padded run"
 UNKNOWN = "the function was not called at the bucket's size yet, and may be a different program there"
@@ -85,8 +85,8 @@ class PaddingCheck:
         """Calls at whose bucket's size the function was not called yet."""
         self._known: dict[Any, PaddingNeeds | PaddingRefusal] = {}
         """By pair of programs, and the dims that are padded."""
-        self._n_alike: Counter[tuple[object, ...]] = Counter()
-        """Refusals by what sizes have in common, and the reason."""
+        self._last: dict[object, list[str]] = {}
+        """By what sizes have in common, the reasons of the last verdicts; "" for one that was no refusal."""
 
     def explain(self) -> list[str]:
         """One line for each dim that may be padded."""
@@ -243,6 +243,8 @@ class PaddingCheck:
         """
         if torch_names.why_off("padding"):
             return PaddingRefusal(torch_names.why_off("padding"), is_final=True)
+        if any(copies[first].size() != t.size() for first, t in zip(twins_of(call.tensors), copies)):
+            return PaddingRefusal("one tensor is several arguments, and not each of them has the dynamic dims")
         try:
             there = self._in_bucket(call, *_with_tensors(call, copies))
         except PaddingRefusal as refusal:
@@ -262,10 +264,9 @@ class PaddingCheck:
         if found is None:
             found = self._decide(call, there, dims, bucketed)
             self._known[of_bucket if found.is_sized else which] = found
-            if isinstance(found, PaddingRefusal):
-                self._n_alike[of_kind, found.reason] += 1
-                if self._n_alike[of_kind, found.reason] == ALIKE:
-                    self._known[of_kind] = found
+            last = self._last[of_kind] = [*self._last.get(of_kind, ()), getattr(found, "reason", "")][-ALIKE:]
+            if len(last) == ALIKE and last[0] and len(set(last)) == 1:
+                self._known[of_kind] = found
         return found
 
     def _decide(

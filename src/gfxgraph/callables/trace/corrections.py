@@ -436,12 +436,12 @@ def _logging_once(call: Func) -> Func:
     def call_method(
         self: Tracker, tx: Tracker, name: str, args: list[Tracker], kwargs: dict[str, Tracker]
     ) -> Tracker:
-        once = getattr(getattr(self.value, name, None), "__func__", None)
-        is_known = not kwargs and all(each.is_python_constant() for each in args)
-        if not is_known or not isinstance(once, functools._lru_cache_wrapper):
-            return call(self, tx, name, args, kwargs)
-        once(self.value, *[each.as_python_constant() for each in args])
-        return torch_names.ConstantVariable.create(None)
+        once: Tracker = getattr(getattr(self.value, name, None), "__func__", None)
+        is_kept = isinstance(once, functools._lru_cache_wrapper) and not kwargs
+        if is_kept and all(each.is_python_constant() for each in args):
+            if once(self.value, *[each.as_python_constant() for each in args]) is None:
+                return torch_names.ConstantVariable.create(None)
+        return call(self, tx, name, args, kwargs)
 
     return call_method
 

@@ -213,8 +213,8 @@ class BucketedGradients:
             PaddingRefusal: it does not.
         """
         sizes = [None if s is None or s == tuple(t.size()) else s for t, s in zip(call.tensors, bucketed.sizes)]
-        n = len(call.tensors)
-        if call.aliases[:n] != call.aliases[n:]:  # other than by being one tensor
+        # Other than by being one tensor.
+        if call.aliases[: len(call.tensors)] != call.aliases[len(call.tensors) :]:
             raise PaddingRefusal("arguments share memory")
         if not all(t.is_contiguous() for t, size in zip(call.tensors, sizes) if size is not None):
             raise PaddingRefusal("an argument that would be padded is not contiguous")

@@ -234,8 +234,7 @@ class _Pair:
         self._targets = [each.tensor.detach() if each.span is None else each.span for each in moving]
         self._memory = memory = arena.backwards
         self.is_outdated, self.lock = False, memory.lock
-        home = _Home(arena.state, arena.device_index, arena.stream)
-        self._home = owner.siblings.homes.setdefault(arena, home)
+        self._home = owner.siblings.homes.setdefault(arena, _Home(arena.state, arena.device_index, arena.stream))
         self._home.begin(self)  # a capture that is split runs its parts
         copy_all(self._targets, self._moved(given))
         # Each a new leaf: if it were a view, as eager's argument may be, gradients would bypass it.
